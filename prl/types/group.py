@@ -1,0 +1,192 @@
+"""Task -> Trace -> Episode -> Group: what one prompt's rollouts said and earned."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from prl.errors import DataError
+from prl.types.sample import TrainingSample
+from prl.types.step import Step, new_prompt_tokens
+
+ASSIGNABLE = ("advantages", "ref_logprobs", "rl_weights", "ce_weights", "ref_kl_weights")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One problem of an environment. `key` is stable and unique in its split; `info` is the environment's own."""
+
+    key: str
+    prompt: str
+    answer: str | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One agent's part of an episode: its calls, and the samples they merged into.
+
+    `valid`: the rollout counts (it ended without error). `trainable`: the policy may
+    learn from it. A reward must be finite unless the trace is not valid.
+
+    Raises:
+      DataError: the reward of a valid trace is not a finite number.
+    """
+
+    id: str
+    agent: str
+    steps: tuple[Step, ...]
+    samples: tuple[TrainingSample, ...]
+    reward: float
+    valid: bool = True
+    trainable: bool = True
+    messages: tuple[Mapping[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "samples", "messages"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.valid and not math.isfinite(self.reward):
+            raise DataError(f"Trace {self.id!r}: reward is {self.reward}; a valid rollout needs a finite number.")
+
+    @property
+    def takes_part(self) -> bool:
+        """True where the trace takes part in baselines and training: valid, trainable, with a sampled token."""
+        return self.valid and self.trainable and any(sample.loss_mask.any() for sample in self.samples)
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """One play of a task. `error` is the traceback of a play that failed, else None."""
+
+    id: str
+    traces: tuple[Trace, ...]
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "traces", tuple(self.traces))
+
+
+class Commit(NamedTuple):
+    """What `Runner.update` will make current: draws used and state reached, per environment."""
+
+    step: int
+    positions: Mapping[str, int]
+    algorithms: Mapping[str, Any]
+    curricula: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The rollouts of one prompt.
+
+    Every property speaks of the valid trainable traces, in order: the axis `traces`.
+    """
+
+    id: str
+    env: str
+    task: Task
+    episodes: tuple[Episode, ...]
+    commit: Commit | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "episodes", tuple(self.episodes))
+
+    @cached_property
+    def traces(self) -> tuple[Trace, ...]:
+        return tuple(t for episode in self.episodes if episode.error is None for t in episode.traces if t.takes_part)
+
+    @property
+    def rewards(self) -> Tensor:
+        """float32 [traces]."""
+        return torch.tensor([trace.reward for trace in self.traces], dtype=torch.float32)
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        return tuple(trace.agent for trace in self.traces)
+
+    @property
+    def episode_ids(self) -> tuple[str, ...]:
+        return tuple(e.id for e in self.episodes if e.error is None for t in e.traces if t.takes_part)
+
+    @property
+    def samples(self) -> tuple[TrainingSample, ...]:
+        return tuple(sample for trace in self.traces for sample in trace.samples)
+
+    @property
+    def lengths(self) -> Tensor:
+        """float32 [traces]: trained tokens of each trace, over all its samples."""
+        return self._per_trace(lambda trace: sum(int(s.loss_mask.sum()) for s in trace.samples))
+
+    @property
+    def output_tokens(self) -> Tensor:
+        """float32 [traces]: tokens the model wrote, each call once."""
+        return self._per_trace(lambda trace: sum(len(step.completion_ids) for step in trace.steps))
+
+    @property
+    def input_tokens(self) -> Tensor:
+        """float32 [traces]: tokens put in front of the model, those it had already seen left out."""
+        return self._per_trace(lambda trace: sum(new_prompt_tokens(trace.steps)))
+
+    @property
+    def turns(self) -> Tensor:
+        """float32 [traces]: model calls."""
+        return self._per_trace(lambda trace: len(trace.steps))
+
+    def _per_trace(self, count: Any) -> Tensor:
+        return torch.tensor([count(trace) for trace in self.traces], dtype=torch.float32)
+
+    def assign(self, **streams: Tensor | Sequence[Any]) -> "Group":
+        """The same group with streams set on its samples.
+
+        A tensor [traces] gives each trace one number, spread over its trained tokens
+        and 0.0 elsewhere. A list gives one stream per sample, of the sample's length or
+        aligned to its trained tokens.
+
+        Raises:
+          DataError: unknown stream, or a length that fits neither.
+        """
+        per_sample = {name: self._spread(name, values) for name, values in streams.items()}
+        pieces = ({name: values[i] for name, values in per_sample.items()} for i in range(len(self.samples)))
+        fresh = {id(old): old.with_streams(**piece) for old, piece in zip(self.samples, pieces, strict=True)}
+        return self._replace_samples(fresh)
+
+    def _replace_samples(self, fresh: Mapping[int, TrainingSample]) -> "Group":
+        def renew(trace: Trace) -> Trace:
+            return replace(trace, samples=tuple(fresh.get(id(s), s) for s in trace.samples))
+
+        episodes = tuple(replace(e, traces=tuple(renew(t) for t in e.traces)) for e in self.episodes)
+        return replace(self, episodes=episodes)
+
+    def _spread(self, name: str, values: Tensor | Sequence[Any]) -> list[np.ndarray]:
+        where = f"Group {self.id!r}, assign({name}=...)"
+        if name not in ASSIGNABLE:
+            raise DataError(f"{where}: unknown stream; one of {', '.join(ASSIGNABLE)}.")
+        if isinstance(values, Tensor):
+            if values.shape != (len(self.traces),):
+                raise DataError(f"{where}: a tensor of shape {list(values.shape)}; need [{len(self.traces)}], one per trace.")
+            numbers = values.detach().cpu().numpy().astype(np.float32)
+            owners = [i for i, trace in enumerate(self.traces) for _ in trace.samples]
+            return [np.where(s.loss_mask, numbers[i], np.float32(0)) for i, s in zip(owners, self.samples, strict=True)]
+        if len(values) != len(self.samples):
+            raise DataError(f"{where}: {len(values)} streams for {len(self.samples)} samples; give one per sample.")
+        return [_aligned(where, s, v) for s, v in zip(self.samples, values, strict=True)]
+
+
+def _aligned(where: str, sample: TrainingSample, values: Any) -> np.ndarray:
+    values = np.asarray(values, np.float32)
+    if len(values) == len(sample):
+        return values
+    trained = int(sample.loss_mask.sum())
+    if len(values) != trained:
+        raise DataError(
+            f"{where}, sample {sample.id!r}: stream has {len(values)} entries; need {len(sample)}, one per token, "
+            f"or {trained}, one per trained token."
+        )
+    stream = np.zeros(len(sample), np.float32)
+    stream[sample.loss_mask] = values
+    return stream

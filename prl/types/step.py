@@ -1,0 +1,89 @@
+"""One model call, exactly as the engine saw it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from prl.errors import DataError
+from prl.types.arrays import frozen, same_tokens
+
+ROLES = ("none", "system", "user", "assistant", "tool")
+"""Role codes of token streams; 0 is scaffold outside any message."""
+
+
+class TopK(NamedTuple):
+    """The sampler's most likely tokens at each position: ids and log-probabilities, both [tokens, topk]."""
+
+    ids: np.ndarray
+    logprobs: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One request and its answer.
+
+    prompt_ids [P] and completion_ids [C] (stop token included) are token ids;
+    completion_logprobs [C] are the sampler's, in nats, or None for a source that
+    reports none (such a step can feed only `ce`). prompt_roles [P] are codes of
+    `ROLES` and prompt_content [P] marks message bodies; None means no attribution.
+    prompt_messages [P] are indices into the trace's messages, -1 outside any.
+
+    Raises:
+      DataError: streams of unequal length.
+    """
+
+    prompt_ids: np.ndarray
+    completion_ids: np.ndarray
+    completion_logprobs: np.ndarray | None
+    _: KW_ONLY
+    prompt_roles: np.ndarray | None = None
+    prompt_content: np.ndarray | None = None
+    agent: str = "agent"
+    truncated: bool = False
+    trainable: bool = True
+    topk: TopK | None = None
+    version: int | None = None
+    temperature: float = 1.0
+    prompt_messages: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        fields = {"prompt_ids": np.int32, "completion_ids": np.int32, "completion_logprobs": np.float32}
+        fields |= {"prompt_roles": np.int8, "prompt_content": np.bool_, "prompt_messages": np.int32}
+        for name, dtype in fields.items():
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, frozen(value, dtype))
+        if self.topk is not None:
+            ids, logprobs = self.topk
+            object.__setattr__(self, "topk", TopK(frozen(ids, np.int32), frozen(logprobs, np.float32)))
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        p, c = len(self.prompt_ids), len(self.completion_ids)
+        need: Mapping[str, tuple[Any, int]] = {
+            "completion_logprobs": (self.completion_logprobs, c),
+            "topk": (self.topk and self.topk.ids, c),
+            "prompt_roles": (self.prompt_roles, p),
+            "prompt_content": (self.prompt_content, p),
+            "prompt_messages": (self.prompt_messages, p),
+        }
+        wrong = [f"{k} has {len(v)}, needs {n}" for k, (v, n) in need.items() if v is not None and len(v) != n]
+        if wrong:
+            raise DataError(f"Step of agent {self.agent!r}: {'; '.join(wrong)}. One entry per token; nothing is padded.")
+
+
+def call_parents(steps: Sequence[Step]) -> list[int | None]:
+    """For each call the earlier one whose prompt + completion is the longest exact prefix of its prompt, or None."""
+    full = [np.concatenate([s.prompt_ids, s.completion_ids]) for s in steps]
+    parents: list[int | None] = []
+    for i, step in enumerate(steps):
+        fits = [j for j in range(i) if same_tokens(full[j], step.prompt_ids[: len(full[j])])]
+        parents.append(max(fits, key=lambda j: (len(full[j]), j), default=None))
+    return parents
+
+
+def new_prompt_tokens(steps: Sequence[Step]) -> list[int]:
+    """Prompt tokens that each call brings beyond its parent's prompt and completion."""
+    used = [0 if j is None else len(steps[j].prompt_ids) + len(steps[j].completion_ids) for j in call_parents(steps)]
+    return [len(s.prompt_ids) - u for s, u in zip(steps, used, strict=True)]
