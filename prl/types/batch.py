@@ -19,7 +19,9 @@ class Rows:
     `source` is the position in the row whose hidden state predicts the token (the
     token before it, or the end of the shared prompt). `segment` tells samples of a
     row apart and `parent` is the segment that a token sees besides its own (-1: none;
-    padding has segment -1). Streams are 0.0 where a sample has none.
+    padding has segment -1). `sample` and `token` say whose token it is: index into
+    `Batch.samples` and position there (a shared prompt is the first sample's).
+    Streams are 0.0 where a sample has none.
     """
 
     token_ids: Int[Tensor, "row seq"]
@@ -27,6 +29,8 @@ class Rows:
     source: Int[Tensor, "row seq"]
     segment: Int[Tensor, "row seq"]
     parent: Int[Tensor, "row seq"]
+    sample: Int[Tensor, "row seq"]
+    token: Int[Tensor, "row seq"]
     mask: Bool[Tensor, "row seq"]
     inference_logprobs: Float[Tensor, "row seq"]
     temperatures: Float[Tensor, "row seq"]
@@ -65,8 +69,7 @@ class Batch:
     """One optimiser step's data.
 
     `rows` are micro-batches; `counts` are each component's N over the whole batch
-    (0-dim); `places` gives, per row of all micro-batches together, the (sample index,
-    first column, first token, length) of each run of tokens in it.
+    (0-dim); `commit` is what `Runner.update` will make current besides the weights.
     """
 
     rows: tuple[Rows, ...]
@@ -74,7 +77,6 @@ class Batch:
     samples: tuple[TrainingSample, ...]
     step: int | None = None
     commit: Commit | None = None
-    places: tuple[tuple[tuple[int, int, int, int], ...], ...] = ()
 
     def where(self, row: int, col: int) -> tuple[str, int]:
         """(sample id, token index) of a cell; rows are numbered through all micro-batches.
@@ -82,12 +84,16 @@ class Batch:
         A prompt that several samples share names the first of them.
 
         Raises:
-          IndexError: no such row, or the cell is padding.
+          IndexError: no such cell, or it is padding.
         """
-        for sample, first_col, first_token, length in self.places[row]:
-            if first_col <= col < first_col + length:
-                return self.samples[sample].id, first_token + col - first_col
-        raise IndexError(f"Batch.where({row}, {col}): the cell is padding.")
+        for rows in self.rows:
+            if 0 <= row < len(rows.sample):
+                index = int(rows.sample[row, col])
+                if index >= 0:
+                    return self.samples[index].id, int(rows.token[row, col])
+                break
+            row -= len(rows.sample)
+        raise IndexError(f"Batch.where: row {row}, column {col} is padding or does not exist.")
 
     @property
     def tokens(self) -> int:

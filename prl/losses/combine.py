@@ -1,0 +1,72 @@
+"""The only functions that reduce: weights, counts, and each component's own N."""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from prl.errors import DataError
+from prl.types import TokenLoss
+
+
+def component_counts(weights: Mapping[str, Float[Tensor, "*tokens"]]) -> dict[str, Float[Tensor, ""]]:
+    """N of each component: the sum of weights for "rl", the number of non-zero weights for the others.
+
+    Counts of micro-batches, and of workers, add up. They may be fractional or below 1 and are never clamped.
+
+    Source: algorithms page, "Loss Components".
+    """
+    return {name: w.sum() if name == "rl" else (w != 0).sum().to(w.dtype) for name, w in weights.items()}
+
+
+def combine(
+    losses: Mapping[str, TokenLoss], weights: Mapping[str, Float[Tensor, "*tokens"]], counts: Mapping[str, Tensor | float]
+) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
+    """sum over components c of sum_t(w_ct * loss_ct) / N_c.
+
+    Args:
+      losses: unreduced loss of each component.
+      weights: same shapes; 0.0 takes a token out, whatever its loss.
+      counts: N of each component over the whole batch, of which these tokens may be a part.
+
+    Returns:
+      The total, and each component's term; all 0-dim. An empty component is 0 with gradient 0.
+
+    Raises:
+      DataError: the three speak of different components, or shapes differ.
+
+    Source: algorithms page, "Loss Components".
+    """
+    if not losses.keys() == weights.keys() == counts.keys():
+        raise DataError(f"combine: components differ: losses {set(losses)}, weights {set(weights)}, counts {set(counts)}.")
+    terms = {name: weighted_sum(losses[name].per_token, w) / _divisor(counts[name], w) for name, w in weights.items()}
+    return torch.stack(list(terms.values())).sum(), terms
+
+
+def token_means(
+    losses: Mapping[str, TokenLoss], weights: Mapping[str, Float[Tensor, "*tokens"]]
+) -> dict[str, Float[Tensor, ""]]:
+    """Means of `kept` and of each metric over the members of a component, named `component/metric`.
+
+    Every member counts once, whatever its weight. A component without members is left out: its mean does not exist.
+    """
+    means = {}
+    for name, loss in losses.items():
+        members = weights[name] != 0
+        if n := members.sum():
+            streams = {"kept": loss.kept.to(loss.per_token.dtype), **loss.metrics}
+            means |= {f"{name}/{key}": torch.where(members, stream, 0.0).sum() / n for key, stream in streams.items()}
+    return means
+
+
+def weighted_sum(values: Float[Tensor, "*tokens"], weights: Float[Tensor, "*tokens"]) -> Float[Tensor, ""]:
+    """sum(w v) over the members; a value at weight 0 cannot leak, not even inf."""
+    if values.shape != weights.shape:
+        raise DataError(f"combine: loss has shape {list(values.shape)}, its weights {list(weights.shape)}; need the same.")
+    return (weights * torch.where(weights != 0, values, 0.0)).sum()
+
+
+def _divisor(count: Tensor | float, like: Tensor) -> Tensor:
+    count = torch.as_tensor(count, dtype=like.dtype, device=like.device)
+    return torch.where(count > 0, count, 1.0)

@@ -1,0 +1,52 @@
+"""IPO: an importance-weighted policy gradient inside a probability trust region. The default."""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from prl.losses.ratios import attached, probability_move, select
+from prl.types import TokenLoss
+
+
+def ipo(
+    trainer_logprobs: Float[Tensor, "*tokens"],
+    inference_logprobs: Float[Tensor, "*tokens"],
+    advantages: Float[Tensor, "*tokens"],
+    *,
+    mask: Bool[Tensor, "*tokens"] | None = None,
+    eps: float = 0.3,
+    adv_tau: float = 1.0,
+    max_ratio: float = 1e4,
+) -> TokenLoss:
+    """-1[|pi - mu| <= eps] * adv_tau * A * pi/mu per token, unreduced.
+
+    Args:
+      trainer_logprobs: log pi in nats, current policy, carries the gradient.
+      inference_logprobs: log mu in nats, the policy that sampled.
+      advantages: A, any unit.
+      mask: tokens to look at; elsewhere loss and gradient are exactly 0, whatever stands there.
+      eps: largest kept probability move. It bounds pi - mu and not pi/mu, so a rare
+        token may move by orders of magnitude.
+      max_ratio: a kept ratio above it enters as max_ratio, in value and in gradient,
+        and is counted in the metric `clamped`.
+
+    Returns:
+      TokenLoss. A dropped token has exactly 0 loss and 0 gradient; so has one whose
+      log-probability is not finite.
+
+    Source: algorithms page, "IPO Loss".
+    """
+    trainer = select(trainer_logprobs, mask)
+    inference = select(inference_logprobs, mask).detach()
+    log_ratio = trainer.detach() - inference
+    kept = (probability_move(trainer, inference).abs() <= eps) & log_ratio.isfinite()
+    kept = kept if mask is None else kept & mask
+    # Select before exp: the gradient of a dropped exp that overflows is 0 * inf.
+    log_ratio = torch.where(kept, log_ratio, 0.0)
+    ratio = log_ratio.clamp(max=math.log(max_ratio)).exp()
+    clamped = log_ratio > math.log(max_ratio)
+    credit = torch.where(kept, adv_tau * advantages, 0.0)
+    per_token = -credit * attached(ratio, torch.where(kept, trainer, 0.0))
+    return TokenLoss(per_token, kept, {"clamped": clamped.to(per_token.dtype)})

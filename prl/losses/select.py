@@ -1,0 +1,124 @@
+"""From a setting or a user's function to the three components of one step's loss."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prl.config import IPO
+from prl.errors import ConfigError, DataError
+from prl.losses.ce import ce
+from prl.losses.ipo import ipo
+from prl.losses.ratios import mismatch_kl
+from prl.losses.ref_kl import ref_kl
+from prl.types import LossInputs, LossOutputs, TokenLoss
+
+Loss = IPO | Callable[..., Any]
+Streams = Mapping[str, Tensor]
+"""Flat streams [tokens] of the trained tokens, by their names in `Rows`, with `sample` and `token` as indices."""
+
+
+def rl_loss(loss: Loss) -> Callable[[Tensor, Streams], TokenLoss]:
+    """A function of (trainer_logprobs, streams) for a config, a function of three streams, or a page-style loss.
+
+    Three required positionals: trainer_logprobs, inference_logprobs, advantages ->
+    TokenLoss. One: LossInputs -> LossOutputs, called once per sequence.
+
+    Raises:
+      ConfigError: any other number of required positionals.
+    """
+    if isinstance(loss, IPO):
+        return _token_wise(partial(ipo, eps=loss.eps, adv_tau=loss.adv_tau))
+    if not callable(loss):
+        raise ConfigError(f"loss: got {loss!r}; need a loss config such as IPO(), or a function.")
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [p for p in inspect.signature(loss).parameters.values() if p.kind in kinds and p.default is p.empty]
+    match len(required):
+        case 3:
+            return _token_wise(loss)
+        case 1:
+            return partial(_sequence_wise, loss)
+        case n:
+            raise ConfigError(
+                f"loss {getattr(loss, '__name__', loss)!r}: has {n} required positional arguments; need 3 "
+                "(trainer_logprobs, inference_logprobs, advantages) -> TokenLoss, or 1 (LossInputs) -> LossOutputs."
+            )
+
+
+def component_losses(loss: Loss, logprobs: Tensor, streams: Streams) -> dict[str, TokenLoss]:
+    """The unreduced rl, ce and ref_kl losses of flat tokens; exactly 0 where a component has no weight.
+
+    Each component sees its own members only, so nothing else can reach it. The rl metrics
+    gain `mismatch_kl`, over all rl members, dropped ones included.
+    """
+    rl = rl_loss(loss)
+
+    def with_mismatch(lp: Tensor, s: Streams) -> TokenLoss:
+        out = rl(lp, s)
+        return out._replace(metrics={**out.metrics, "mismatch_kl": mismatch_kl(lp, s["inference_logprobs"])})
+
+    parts: dict[str, Callable[[Tensor, Streams], TokenLoss]] = {
+        "rl": with_mismatch,
+        "ce": lambda lp, _: ce(lp),
+        "ref_kl": lambda lp, s: ref_kl(lp, s["inference_logprobs"], s["ref_logprobs"]),
+    }
+    return {name: _on_members(fn, streams[f"{name}_weights"] != 0, logprobs, streams) for name, fn in parts.items()}
+
+
+def _token_wise(fn: Callable[..., Any]) -> Callable[[Tensor, Streams], TokenLoss]:
+    def call(logprobs: Tensor, streams: Streams) -> TokenLoss:
+        out = fn(logprobs, streams["inference_logprobs"], streams["advantages"])
+        if not isinstance(out, TokenLoss) or out.per_token.shape != logprobs.shape:
+            got = f"per_token of shape {list(out.per_token.shape)}" if isinstance(out, TokenLoss) else type(out).__name__
+            raise DataError(
+                f"loss {getattr(fn, '__name__', fn)!r}: returned {got}; need TokenLoss(per_token, kept, metrics) of shape "
+                f"{list(logprobs.shape)}, unreduced: weights and 1/N are applied after it."
+            )
+        return out
+
+    return call
+
+
+def _sequence_wise(fn: Callable[[LossInputs], LossOutputs], logprobs: Tensor, streams: Streams) -> TokenLoss:
+    """Spread each sequence's scalar so that the weighted sum over its members gives it back, and its metrics evenly."""
+    per_token, metrics = torch.zeros_like(logprobs), {}
+    sequences = streams["sample"].unique().tolist()
+    for index in sequences:
+        at = (streams["sample"] == index).nonzero().squeeze(-1)
+        weights = streams["rl_weights"][at]
+        out = fn(_loss_inputs(at, logprobs, streams))
+        per_token = per_token.index_put((at,), (out.loss / weights.sum()).expand(len(at)))
+        for key, value in out.metrics.items():
+            share = torch.as_tensor(value, dtype=logprobs.dtype).detach() / len(at) * len(logprobs) / len(sequences)
+            metrics.setdefault(key, torch.zeros_like(logprobs)).index_fill_(0, at, share.item())
+    return TokenLoss(per_token, torch.ones_like(logprobs, dtype=torch.bool), metrics)
+
+
+def _loss_inputs(at: Tensor, logprobs: Tensor, streams: Streams) -> LossInputs:
+    token = streams["token"][at]
+    length = int(token.max()) + 1
+
+    def whole(stream: Tensor) -> Tensor:
+        return stream.new_zeros(length).index_put((token,), stream[at])
+
+    weights = streams["rl_weights"]
+    return LossInputs(
+        whole(logprobs), whole(streams["inference_logprobs"]), whole(streams["ref_logprobs"]),
+        whole(streams["advantages"]), whole(weights) != 0, whole(weights),
+    )  # fmt: skip
+
+
+def _on_members(
+    fn: Callable[[Tensor, Streams], TokenLoss], members: Tensor, logprobs: Tensor, streams: Streams
+) -> TokenLoss:
+    if not members.any():
+        return TokenLoss(logprobs * 0.0, torch.zeros_like(members), {})
+    out = fn(logprobs[members], {name: stream[members] for name, stream in streams.items()})
+
+    def whole(stream: Tensor) -> Tensor:
+        return stream.new_zeros(members.shape).masked_scatter(members, stream)
+
+    return TokenLoss(whole(out.per_token), whole(out.kept), {k: whole(v) for k, v in out.metrics.items()})

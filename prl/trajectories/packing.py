@@ -1,0 +1,164 @@
+"""Samples to padded rows: prompts shared, rows sorted by length, micro-batches cut by size."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from prl.errors import DataError
+from prl.losses.combine import component_counts
+from prl.trajectories.zero_signal import drop_zero_signal
+from prl.types import Batch, Commit, Rows, TrainingSample
+
+
+class _Run(NamedTuple):
+    """Tokens [first, end) of a sample at columns [col, ...) of a row. `fork` is the column that predicts the first one."""
+
+    sample: int
+    first: int
+    end: int
+    col: int
+    segment: int
+    parent: int
+    fork: int
+
+
+class _Row(NamedTuple):
+    runs: list[_Run]
+    length: int
+
+
+def pack(
+    samples: Sequence[TrainingSample],
+    *,
+    max_tokens: int,
+    row_tokens: int | None = None,
+    share_prompts: bool = True,
+    step: int | None = None,
+    commit: Commit | None = None,
+) -> Batch:
+    """Drop what carries no signal, lay the rest out in micro-batches, and count each component's N.
+
+    Args:
+      max_tokens: most cells (rows x longest row) of a micro-batch.
+      row_tokens: None puts one sample in a row, or one prompt with several of its
+        completions; a number fills rows up to that many tokens, block-diagonally.
+      share_prompts: neighbours with the same untrained prompt hold it once in a row, each
+        completion seeing the prompt and itself. Exact, and done only where attention
+        does not cost more than it would apart.
+      step, commit: carried to the Batch.
+
+    Returns:
+      Batch. Loss and gradient do not depend on any of the settings above.
+
+    Raises:
+      DataError: a sample is longer than max_tokens.
+
+    Source: algorithms page, "Loss Components": tokens of all components pack freely.
+    """
+    samples = drop_zero_signal(samples)
+    for sample in samples:
+        if len(sample) > max_tokens:
+            raise DataError(
+                f"pack: sample {sample.id!r} has {len(sample)} tokens, max_tokens is {max_tokens}. "
+                "Nothing is truncated: raise max_tokens, or lower Sampling(max_tokens=...)."
+            )
+    limit = max_tokens if row_tokens is None else min(max_tokens, row_tokens)
+    rows = _trees(samples, limit) if share_prompts else [_single(i, s) for i, s in enumerate(samples)]
+    if row_tokens is not None:
+        rows = _fill(rows, limit)
+    batches = tuple(_rows(samples, part) for part in _split(rows, max_tokens))
+    counts = {name: torch.zeros(()) for name in ("rl", "ce", "ref_kl")}
+    for part in batches:
+        for name, n in component_counts(part.weights).items():
+            counts[name] = counts[name] + n
+    return Batch(batches, counts, tuple(samples), step, commit)
+
+
+def _single(index: int, sample: TrainingSample) -> _Row:
+    return _Row([_Run(index, 0, len(sample), 0, 0, -1, 0)], len(sample))
+
+
+def _prompt_length(sample: TrainingSample) -> int:
+    """Tokens before the first one that some component trains."""
+    trained = sample.members("rl") | sample.members("ce") | sample.members("ref_kl")
+    return int(trained.argmax())
+
+
+def _trees(samples: Sequence[TrainingSample], limit: int) -> list[_Row]:
+    """One row per prompt and as many of its completions as keep attention (length squared) no dearer than apart."""
+    rows, apart, prompt = [], 0, np.empty(0, np.int32)
+    for index, sample in enumerate(samples):
+        p, n = _prompt_length(sample), len(sample)
+        same = p > 0 and bool(rows) and np.array_equal(prompt, sample.token_ids[:p])
+        length = rows[-1].length + n - p if same else 0
+        if same and length <= limit and length**2 <= apart + n**2:
+            segment = rows[-1].runs[-1].segment + 1
+            rows[-1] = _Row([*rows[-1].runs, _Run(index, p, n, rows[-1].length, segment, 0, p - 1)], length)
+            apart += n**2
+        else:
+            rows.append(_Row([_Run(index, 0, p, 0, 0, -1, 0), _Run(index, p, n, p, 1, 0, p - 1)], n))
+            apart, prompt = n**2, sample.token_ids[:p]
+    # A prompt with one completion is plain causal attention: one run, no mask.
+    return [row if len(row.runs) > 2 else _single(row.runs[0].sample, samples[row.runs[0].sample]) for row in rows]
+
+
+def _fill(rows: list[_Row], limit: int) -> list[_Row]:
+    """First fit, longest first: several rows end to end, invisible to each other."""
+    bins: list[_Row] = []
+    for row in sorted(rows, key=lambda r: -r.length):
+        at = next((i for i, b in enumerate(bins) if b.length + row.length <= limit), None)
+        if at is None:
+            bins.append(row)
+            continue
+        cols, base = bins[at].length, 1 + max(run.segment for run in bins[at].runs)
+        moved = [_shift(run, cols, base) for run in row.runs]
+        bins[at] = _Row([*bins[at].runs, *moved], cols + row.length)
+    return bins
+
+
+def _shift(run: _Run, cols: int, segments: int) -> _Run:
+    parent = run.parent if run.parent < 0 else run.parent + segments
+    return run._replace(col=run.col + cols, fork=run.fork + cols, segment=run.segment + segments, parent=parent)
+
+
+def _split(rows: list[_Row], max_tokens: int) -> list[list[_Row]]:
+    """Micro-batches of rows of similar length, longest first, each of at most max_tokens cells."""
+    parts: list[list[_Row]] = []
+    for row in sorted(rows, key=lambda r: -r.length):
+        if parts and parts[-1][0].length * (len(parts[-1]) + 1) <= max_tokens:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return parts
+
+
+def _rows(samples: Sequence[TrainingSample], rows: list[_Row]) -> Rows:
+    shape = (len(rows), rows[0].length)
+    cells = {name: np.zeros(shape, np.int64) for name in ("token_ids", "positions", "source", "token")}
+    cells |= {name: np.full(shape, -1, np.int64) for name in ("segment", "parent", "sample")}
+    floats = ("inference_logprobs", "advantages", "ref_logprobs", "rl_weights", "ce_weights", "ref_kl_weights")
+    cells |= {name: np.zeros(shape, np.float32) for name in floats}
+    cells |= {"temperatures": np.ones(shape, np.float32), "mask": np.zeros(shape, np.bool_)}
+    for r, row in enumerate(rows):
+        for run in row.runs:
+            _lay(cells, r, run, samples[run.sample])
+    return Rows(**{name: torch.from_numpy(values) for name, values in cells.items()})
+
+
+def _lay(cells: dict[str, np.ndarray], row: int, run: _Run, sample: TrainingSample) -> None:
+    width = run.end - run.first
+    at, tokens = (row, slice(run.col, run.col + width)), slice(run.first, run.end)
+    index = np.arange(run.first, run.end)
+    cells["token_ids"][at] = sample.token_ids[tokens]
+    cells["positions"][at] = cells["token"][at] = index
+    cells["source"][at] = np.arange(run.col - 1, run.col + width - 1)
+    cells["source"][row, run.col] = run.fork
+    cells["segment"][at], cells["parent"][at], cells["sample"][at] = run.segment, run.parent, run.sample
+    cells["mask"][at] = sample.loss_mask[tokens]
+    for name in ("inference_logprobs", "advantages", "ref_logprobs", "temperatures"):
+        if (stream := getattr(sample, name)) is not None:
+            cells[name][at] = stream[tokens]
+    for component in ("rl", "ce", "ref_kl"):
+        cells[f"{component}_weights"][at] = sample.weights(component)[tokens]
