@@ -129,7 +129,7 @@ def rollouts(groups: Sequence[Group], decode: Decode | None = None) -> pl.DataFr
       completion: the text of each call, joined by a blank line.
     """
     rows = [_rollout_row(g, e, t, decode) for g in groups for e in g.episodes for t in e.traces or (None,)]
-    return pl.DataFrame(rows, _ROLLOUTS | ({"completion": pl.String} if decode else {}), orient="row")
+    return pl.DataFrame(rows, _ROLLOUTS | ({"completion": pl.String} if decode else {}))
 
 
 def _rollout_row(group: Group, episode: Episode, trace: Trace | None, decode: Decode | None) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def groups(groups: Sequence[Group]) -> pl.DataFrame:
       failed), mean_reward, min_reward and max_reward over the rollouts (null where there are
       none), signal (some token has an advantage that is not 0; null before scoring).
     """
-    return pl.DataFrame([_group_row(group) for group in groups], _GROUPS, orient="row")
+    return pl.DataFrame([_group_row(group) for group in groups], _GROUPS)
 
 
 def _group_row(group: Group) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Tensor helpers under advantages, losses and the policy: masked means and log-probabilities."""
+"""Tensor helpers under advantages, losses, packing and the policy: masked means, counts, log-probabilities."""
+
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -53,3 +55,13 @@ def next_token_logprobs(
         temperature = temperature[:, 1:]
     rest = target_logprobs(logits[:, :-1], token_ids[:, 1:], temperature=temperature)
     return torch.nn.functional.pad(rest, (1, 0))
+
+
+def component_counts(weights: Mapping[str, Float[Tensor, "*tokens"]]) -> dict[str, Float[Tensor, ""]]:
+    """N of each component: the sum of weights for "rl", the number of non-zero weights for the others.
+
+    Counts of micro-batches, and of workers, add up. They may be fractional or below 1 and are never clamped.
+
+    Source: algorithms page, "Loss Components".
+    """
+    return {name: w.sum() if name == "rl" else (w != 0).sum().to(w.dtype) for name, w in weights.items()}

@@ -28,7 +28,8 @@ class Policy(nn.Module):
 
     def __init__(self, module: nn.Module, tokenizer: Any, renderer: Any) -> None:
         super().__init__()
-        self.module, self.tokenizer, self.renderer = module, tokenizer, renderer
+        # eval() for good: dropout would make pi differ from the policy that sampled.
+        self.module, self.tokenizer, self.renderer = module.eval(), tokenizer, renderer
         embeddings = module.get_input_embeddings().num_embeddings
         if len(tokenizer) > embeddings:
             raise ConfigError(
@@ -84,13 +85,9 @@ def attention_mask(rows: Rows, dtype: torch.dtype) -> Tensor:
 def _head_is_plain(module: nn.Module) -> bool:
     """Whether logits are just head(last hidden state). Soft-capped or scaled heads are not, and go the long way."""
     ids = torch.tensor([[0, 1, 2]], device=next(module.parameters()).device)
-    training = module.training
-    module.eval()
     with torch.no_grad():
         hidden = module.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        plain = torch.equal(module.get_output_embeddings()(hidden), module(input_ids=ids, use_cache=False).logits)
-    module.train(training)
-    return plain
+        return torch.equal(module.get_output_embeddings()(hidden), module(input_ids=ids, use_cache=False).logits)
 
 
 def build_optimizer(policy: Policy, config: AdamW) -> torch.optim.Optimizer:

@@ -26,7 +26,7 @@ def outcome(prepare: str) -> str:
 
 @pytest.mark.parametrize("prepare", ["prl.check_types()", "prl.check_types(); import prl.ops; prl.check_types()"])
 def test_a_wrong_shape_is_named(prepare):
-    assert outcome(prepare).startswith("TypeCheckParamError")
+    assert outcome(prepare).startswith("TypeCheckError")
     assert "lengths" in outcome(prepare)
 
 

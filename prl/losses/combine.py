@@ -1,4 +1,4 @@
-"""The only functions that reduce: weights, counts, and each component's own N."""
+"""The only functions that reduce, with `component_counts`: weights, counts, and each component's own N."""
 
 from collections.abc import Mapping
 
@@ -8,16 +8,6 @@ from torch import Tensor
 
 from prl.errors import DataError
 from prl.types import TokenLoss
-
-
-def component_counts(weights: Mapping[str, Float[Tensor, "*tokens"]]) -> dict[str, Float[Tensor, ""]]:
-    """N of each component: the sum of weights for "rl", the number of non-zero weights for the others.
-
-    Counts of micro-batches, and of workers, add up. They may be fractional or below 1 and are never clamped.
-
-    Source: algorithms page, "Loss Components".
-    """
-    return {name: w.sum() if name == "rl" else (w != 0).sum().to(w.dtype) for name, w in weights.items()}
 
 
 def combine(

@@ -34,9 +34,7 @@ def rl_loss(loss: Loss) -> Callable[[Tensor, Streams], TokenLoss]:
         return _token_wise(partial(ipo, eps=loss.eps, adv_tau=loss.adv_tau))
     if not callable(loss):
         raise ConfigError(f"loss: got {loss!r}; need a loss config such as IPO(), or a function.")
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [p for p in inspect.signature(loss).parameters.values() if p.kind in kinds and p.default is p.empty]
-    match len(required):
+    match _required_positionals(loss):
         case 3:
             return _token_wise(loss)
         case 1:
@@ -46,6 +44,27 @@ def rl_loss(loss: Loss) -> Callable[[Tensor, Streams], TokenLoss]:
                 f"loss {getattr(loss, '__name__', loss)!r}: has {n} required positional arguments; need 3 "
                 "(trainer_logprobs, inference_logprobs, advantages) -> TokenLoss, or 1 (LossInputs) -> LossOutputs."
             )
+
+
+def sequence_means(loss: Loss, rl: TokenLoss, weights: Tensor, sample: Tensor) -> dict[str, Tensor]:
+    """A page-style loss's own metrics, averaged over sequences and not over tokens; empty for every other loss.
+
+    Args:
+      rl: the component over flat tokens of the whole batch, `weights` and `sample` beside it.
+
+    Source: algorithms page, "Custom Loss".
+    """
+    members = weights != 0
+    if isinstance(loss, IPO) or _required_positionals(loss) != 1 or not members.any():
+        return {}
+    owner, size = sample[members].unique(return_inverse=True, return_counts=True)[1:]
+    own = {name: stream[members] for name, stream in rl.metrics.items() if name != "mismatch_kl"}
+    return {f"rl/{name}": (stream / size[owner]).sum() / len(size) for name, stream in own.items()}
+
+
+def _required_positionals(loss: Callable[..., Any]) -> int:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in kinds and p.default is p.empty for p in inspect.signature(loss).parameters.values())
 
 
 def component_losses(loss: Loss, logprobs: Tensor, streams: Streams) -> dict[str, TokenLoss]:
@@ -83,17 +102,15 @@ def _token_wise(fn: Callable[..., Any]) -> Callable[[Tensor, Streams], TokenLoss
 
 
 def _sequence_wise(fn: Callable[[LossInputs], LossOutputs], logprobs: Tensor, streams: Streams) -> TokenLoss:
-    """Spread each sequence's scalar so that the weighted sum over its members gives it back, and its metrics evenly."""
+    """Spread each sequence's scalar so that the weighted sum over its members gives it back; its metrics as they are."""
     per_token, metrics = torch.zeros_like(logprobs), {}
-    sequences = streams["sample"].unique().tolist()
-    for index in sequences:
+    for index in streams["sample"].unique().tolist():
         at = (streams["sample"] == index).nonzero().squeeze(-1)
         weights = streams["rl_weights"][at]
         out = fn(_loss_inputs(at, logprobs, streams))
         per_token = per_token.index_put((at,), (out.loss / weights.sum()).expand(len(at)))
         for key, value in out.metrics.items():
-            share = torch.as_tensor(value, dtype=logprobs.dtype).detach() / len(at) * len(logprobs) / len(sequences)
-            metrics.setdefault(key, torch.zeros_like(logprobs)).index_fill_(0, at, share.item())
+            metrics.setdefault(key, torch.zeros_like(logprobs)).index_fill_(0, at, float(value))
     return TokenLoss(per_token, torch.ones_like(logprobs, dtype=torch.bool), metrics)
 
 

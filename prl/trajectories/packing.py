@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from prl.errors import DataError
-from prl.losses.combine import component_counts
+from prl.ops import component_counts
 from prl.trajectories.zero_signal import drop_zero_signal
 from prl.types import Batch, Commit, Rows, TrainingSample
 

@@ -9,12 +9,12 @@ region; *admitted* its group passed the gates.
 """
 
 from prl.types.batch import Batch, Rows, StepReport
-from prl.types.group import Commit, Episode, Group, Task, Trace
+from prl.types.group import Commit, Episode, Group, Groups, Task, Trace, commit_of
 from prl.types.losses import LossInputs, LossOutputs, TokenLoss
 from prl.types.sample import TrainingSample, supervised
 from prl.types.step import ROLES, Step, TopK
 
 __all__ = [
-    "ROLES", "Batch", "Commit", "Episode", "Group", "LossInputs", "LossOutputs", "Rows", "Step",
-    "StepReport", "Task", "TokenLoss", "TopK", "Trace", "TrainingSample", "supervised",
+    "ROLES", "Batch", "Commit", "Episode", "Group", "Groups", "LossInputs", "LossOutputs", "Rows", "Step",
+    "StepReport", "Task", "TokenLoss", "TopK", "Trace", "TrainingSample", "commit_of", "supervised",
 ]  # fmt: skip

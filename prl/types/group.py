@@ -1,7 +1,7 @@
 """Task -> Trace -> Episode -> Group: what one prompt's rollouts said and earned."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -72,12 +72,17 @@ class Episode:
 
 
 class Commit(NamedTuple):
-    """What `Runner.update` will make current: draws used and state reached, per environment."""
+    """What a step leaves behind besides weights; it travels on groups and batch and `Runner.update` makes it current.
+
+    `draws` counts groups drawn since the start; `algorithms` and `curricula` hold each
+    environment's state; `totals` sums what the step's rollouts were (rewards, errors, tokens, ...).
+    """
 
     step: int
-    positions: Mapping[str, int]
+    draws: int
     algorithms: Mapping[str, Any]
     curricula: Mapping[str, Any]
+    totals: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,3 +195,19 @@ def _aligned(where: str, sample: TrainingSample, values: Any) -> np.ndarray:
     stream = np.zeros(len(sample), np.float32)
     stream[sample.loss_mask] = values
     return stream
+
+
+class Groups(list[Group]):
+    """Groups of one step with what they will commit, also where none of them is left."""
+
+    def __init__(self, groups: Iterable[Group], commit: Commit) -> None:
+        super().__init__(replace(group, commit=commit) for group in groups)
+        self.commit = commit
+
+
+def commit_of(groups: Sequence[Group]) -> Commit | None:
+    """The commit of `Groups`, or the latest that a plain list of groups carries; None for hand-made ones."""
+    if isinstance(groups, Groups):
+        return groups.commit
+    commits = [group.commit for group in groups if group.commit is not None]
+    return max(commits, key=lambda c: (c.step, c.draws), default=None)

@@ -4,8 +4,6 @@ Signed numbers use a diverging blue-orange scale that colour-blind readers can t
 blue above 0, orange below, five steps each way, with and without a dark background.
 """
 
-from matplotlib.colors import LinearSegmentedColormap
-
 POSITIVE = ("#dcebf7", "#b3d3ee", "#82b6e0", "#4d94cc", "#1f6fb0")
 NEGATIVE = ("#fdebd3", "#fbd09b", "#f5ae5b", "#e58a24", "#c2670a")
 POSITIVE_DARK = ("#1a3348", "#1d4768", "#205c8a", "#3f86c0", "#74b3e6")
@@ -18,8 +16,6 @@ INK_DARK, PAPER_DARK, MUTED_DARK, LINE_DARK = "#e8e8e8", "#1b1e23", "#a3abb5", "
 REWARD = "#111111"
 COMPONENTS = {"rl": "#0072b2", "ce": "#009e73", "ref_kl": "#cc79a7"}
 """Colours of the loss components; the total is REWARD's black."""
-
-DIVERGING = LinearSegmentedColormap.from_list("prl_diverging", [*reversed(NEGATIVE), PAPER, *POSITIVE])
 
 
 def luminance(colour: str) -> float:

@@ -23,6 +23,11 @@ def visible(text: str) -> str:
     return "\u25cc" + shown if unicodedata.category(text[0]).startswith("M") else shown
 
 
+def printable(text: str) -> str:
+    """The text with spaces as they are and every other invisible character as `<U+000A>`: for names and titles."""
+    return text if text.isprintable() else "".join(char if char == " " else _sign(char) for char in text)
+
+
 def _sign(char: str) -> str:
     return f"<U+{ord(char):04X}>" if unicodedata.category(char) in _HIDDEN else char
 

@@ -1,0 +1,224 @@
+"""From a committed state to a step's groups: rollouts, credit, admission. Nothing here changes the Runner."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from prl.algorithms import Algorithm
+from prl.curricula import Curriculum
+from prl.envs.base import Env
+from prl.errors import ConfigError, DataError, TrainingError
+from prl.randomness import Key, python_random
+from prl.rollouts import Play, Setting, play_all
+from prl.trajectories import drop_zero_signal
+from prl.types import Commit, Group, Groups, Task, Trace
+
+_GIVE_UP = 10  # batch-equivalents in a row without a trace to train
+
+
+@dataclass(frozen=True)
+class Source:
+    """An environment with what trains on it; None inherits the Runner's setting."""
+
+    env: Env
+    algorithm: Any = None
+    curriculum: Curriculum | None = None
+    group_size: int | None = None
+
+
+class Stream(NamedTuple):
+    """A source with every setting resolved and its training tasks at hand."""
+
+    env: Env
+    algorithm: Algorithm
+    curriculum: Curriculum
+    group_size: int
+    tasks: Sequence[Task]
+
+
+class _Draw(NamedTuple):
+    stream: Stream
+    number: int
+    task: Task
+
+    @property
+    def id(self) -> str:
+        return f"{self.stream.env.name}/{self.task.key}@{self.number}"
+
+
+async def rollout(streams: Sequence[Stream], commit: Commit, draws: int, seed: int, setting: Setting) -> Groups:
+    """The next `draws` groups, streams taken in turn; the result's commit has used them up.
+
+    Raises:
+      TrainingError: every episode failed; raised from the first one's exception.
+    """
+    plan = [_draw(streams, commit, commit.draws + i, seed) for i in range(draws)]
+    plays = [
+        Play(f"{d.id}/{e}", d.stream.env, d.task, (seed, "train", d.stream.env.name, d.number, e))
+        for d in plan
+        for e in range(d.stream.group_size)
+    ]
+    played = iter(await play_all(plays, setting))
+    outcomes = {d.id: [next(played) for _ in range(d.stream.group_size)] for d in plan}
+    errors = [p.error for group in outcomes.values() for p in group if p.error is not None]
+    if errors and len(errors) == len(plays):
+        raise TrainingError(f"rollout: all {len(plays)} episodes failed; the first with {errors[0]!r}.") from errors[0]
+    groups = [Group(d.id, d.stream.env.name, d.task, tuple(p.episode for p in outcomes[d.id])) for d in plan]
+    return Groups(groups, commit._replace(draws=commit.draws + draws, totals=_count(groups, commit.totals)))
+
+
+def _draw(streams: Sequence[Stream], commit: Commit, number: int, seed: int) -> _Draw:
+    stream, own = streams[number % len(streams)], number // len(streams)
+    curriculum = stream.curriculum.at(commit.curricula.get(stream.env.name))
+    rng = python_random((seed, "task", stream.env.name, own))
+    return _Draw(stream, own, curriculum.sampler.sample(stream.tasks, own, rng))
+
+
+def score(streams: Sequence[Stream], groups: Groups, *, algorithm: Algorithm | None, advantage: Any) -> Groups:
+    """Credit for each group in order, each environment's state passed on from group to group."""
+    by_env, states = {s.env.name: s for s in streams}, dict(groups.commit.algorithms)
+    scored = []
+    for group in groups:
+        if advantage is not None:
+            scored.append(_with_advantage(group, advantage))
+            continue
+        chosen = by_env[group.env].algorithm if algorithm is None else algorithm
+        state = states.get(group.env)
+        fresh, states[group.env] = chosen.score_group(group, chosen.init_state() if state is None else state)
+        scored.append(fresh)
+    return Groups(scored, groups.commit._replace(algorithms=states))
+
+
+def _with_advantage(group: Group, advantage: Callable[[Tensor], Tensor]) -> Group:
+    if not group.traces:
+        return group
+    credit = advantage(group.rewards)
+    if not isinstance(credit, Tensor) or credit.shape != group.rewards.shape:
+        got = f"shape {list(credit.shape)}" if isinstance(credit, Tensor) else type(credit).__name__
+        raise DataError(
+            f"advantage: returned {got} for group {group.id!r}; need a tensor of shape {list(group.rewards.shape)}, "
+            "one number per rollout of the group."
+        )
+    return group.assign(advantages=credit)
+
+
+def admit(streams: Sequence[Stream], groups: Groups) -> Groups:
+    """Groups that pass every gate of their curriculum. Samplers observe all of them."""
+    curricula = {s.env.name: s.curriculum.at(groups.commit.curricula.get(s.env.name)) for s in streams}
+    admitted = []
+    for group in groups:
+        curricula[group.env].sampler.observe(group)
+        if curricula[group.env].admit(group):
+            admitted.append(group)
+    states = {name: curriculum.state_dict() for name, curriculum in curricula.items()}
+    return Groups(admitted, groups.commit._replace(curricula=states))
+
+
+async def collect(
+    wave: Callable[[Commit, int], Any], streams: Sequence[Stream], commit: Commit, batch_size: int, *, replace_silent: bool
+) -> Groups:
+    """Waves of scored and admitted groups until `batch_size` traces with signal are there.
+
+    `wave(commit, draws)` rolls out, scores and admits. Replacements come in waves of
+    exactly the missing number; the last group may overshoot. With `replace_silent` off
+    there is one wave. A first batch-equivalent without any signal ends the collection.
+
+    Raises:
+      TrainingError: ten batch-equivalents in a row brought no signal to a batch that had some.
+    """
+    kept: list[Group] = []
+    have, barren = 0, 0.0
+    while have < batch_size:
+        draws = draws_for(streams, commit.draws, batch_size - have)
+        groups = await wave(commit, draws)
+        commit, gained = groups.commit, sum(has_signal(t) for g in groups for t in g.traces)
+        kept, have = [*kept, *groups], have + gained
+        barren = 0.0 if gained else barren + draws_size(streams, commit.draws - draws, draws) / batch_size
+        if not replace_silent or (have == 0 and barren >= 1):
+            break
+        if barren >= _GIVE_UP:
+            raise TrainingError(f"collect: {have} of {batch_size} traces have signal, and {_GIVE_UP} batches of rollouts brought no more.")
+    return Groups(kept, commit)
+
+
+def draws_size(streams: Sequence[Stream], first: int, draws: int) -> int:
+    """Episodes in `draws` groups from draw number `first` on."""
+    return sum(streams[(first + i) % len(streams)].group_size for i in range(draws))
+
+
+def draws_for(streams: Sequence[Stream], first: int, episodes: int) -> int:
+    """Fewest groups from draw number `first` on that hold at least that many episodes."""
+    draws = 0
+    while draws_size(streams, first, draws) < episodes:
+        draws += 1
+    return draws
+
+
+def has_signal(trace: Trace) -> bool:
+    """Whether some sample of the trace still trains after zero-advantage tokens are dropped."""
+    return bool(drop_zero_signal(trace.samples))
+
+
+def resolve(sources: Sequence[Source], algorithm: Algorithm, curriculum: Curriculum, group_size: int) -> list[Stream]:
+    """Sources with the Runner's settings filled in.
+
+    Raises:
+      ConfigError: no source, two environments of one name, or an environment without training tasks.
+    """
+    names = [source.env.name for source in sources]
+    if not names or len(set(names)) != len(names):
+        raise ConfigError(f"Runner: environments are {names}; need at least one, and names that differ.")
+    streams = []
+    for source in sources:
+        tasks = source.env.tasks("train")
+        if not len(tasks):
+            raise ConfigError(f"Runner: environment {source.env.name!r} has no training tasks.")
+        streams.append(
+            Stream(
+                source.env, algorithm if source.algorithm is None else source.algorithm,
+                source.curriculum or curriculum, source.group_size or group_size, tasks,
+            )  # fmt: skip
+        )
+    return streams
+
+
+async def evaluate(streams: Sequence[Stream], split: str, n: int, k: int, seed: int, setting: Setting) -> list[dict[str, Any]]:
+    """One row per sample: the first n tasks of the split of each environment, k samples each, the same draws always.
+
+    A failed episode has reward null and is not exact.
+    """
+    plays = []
+    for stream in streams:
+        tasks = stream.env.tasks(split)
+        if n > len(tasks):
+            raise DataError(f"evaluate: {n} tasks asked for; the {split!r} split of {stream.env.name!r} holds {len(tasks)}.")
+        for i, task in enumerate(tasks[:n]):
+            key: Key = (seed, "eval", stream.env.name, i)
+            plays += [Play(f"{stream.env.name}/{task.key}@eval/{e}", stream.env, task, (*key, e)) for e in range(k)]
+    played = await play_all(plays, setting)
+    return [_row(play, p.episode) for play, p in zip(plays, played, strict=True)]
+
+
+def _row(play: Play, episode: Any) -> dict[str, Any]:
+    rewards = [t.reward for t in episode.traces if episode.error is None]
+    reward = sum(rewards) / len(rewards) if rewards else None
+    said = [m["content"] for t in episode.traces for m in t.messages if m["role"] == "assistant"]
+    return {
+        "env": play.env.name, "task": play.task.key, "prompt": play.task.prompt, "answer": play.task.answer,
+        "completion": said[-1] if said else None, "reward": reward, "exact": reward == 1.0, "error": episode.error,
+    }  # fmt: skip
+
+
+def _count(groups: Sequence[Group], before: Mapping[str, float]) -> dict[str, float]:
+    """Sums over the step's rollouts so far."""
+    episodes = [e for g in groups for e in g.episodes]
+    traces = [t for e in episodes if e.error is None for t in e.traces]
+    steps = [s for t in traces for s in t.steps]
+    fresh = {
+        "episodes": len(episodes), "errors": sum(e.error is not None for e in episodes), "traces": len(traces),
+        "reward": sum(t.reward for t in traces), "calls": len(steps), "truncated": sum(s.truncated for s in steps),
+        "output_tokens": sum(len(s.completion_ids) for s in steps),
+    }  # fmt: skip
+    return {name: before.get(name, 0) + value for name, value in fresh.items()}

@@ -1,0 +1,131 @@
+"""One optimiser step over a batch, and the losses of a batch without one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from prl.errors import TrainingError
+from prl.losses import combine, token_means
+from prl.losses.select import Loss, component_losses, sequence_means
+from prl.policy import Policy, optimizer_step
+from prl.types import Batch, TokenLoss
+
+COMPONENTS = ("rl", "ce", "ref_kl")
+
+
+class Learned(NamedTuple):
+    """What an optimiser step did: the minimised loss, its terms, token means, and the gradient norm before clipping."""
+
+    loss: float
+    terms: dict[str, float]
+    metrics: dict[str, float]
+    grad_norm: float
+
+
+class _Part(NamedTuple):
+    """One micro-batch's detached losses, weights, terms and owners of its flat trained tokens."""
+
+    losses: dict[str, TokenLoss]
+    weights: dict[str, Tensor]
+    terms: dict[str, Tensor]
+    sample: Tensor
+
+
+def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, loss: Loss, max_grad_norm: float) -> Learned:
+    """Gradient of the whole batch over its micro-batches, then one clipped step.
+
+    Raises:
+      TrainingError: the loss or the gradient is not finite. No step was taken.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    parts = []
+    for rows in batch.rows:
+        total, part = policy(rows, _objective(loss, batch))
+        total.backward()
+        parts.append(part)
+    norm = optimizer_step(policy, optimizer, max_grad_norm)
+    if not torch.isfinite(torch.tensor(norm)):
+        raise TrainingError(f"the gradient norm is {norm}; no step was taken. Largest term: {_largest(parts)}.")
+    terms = {name: sum(part.terms[name].item() for part in parts) for name in COMPONENTS}
+    return Learned(sum(terms.values()), terms, _metrics(loss, parts), norm)
+
+
+def batch_losses(policy: Policy, batch: Batch, losses: Mapping[str, Loss]) -> dict[str, dict[str, TokenLoss]]:
+    """{name: {component: TokenLoss [row, seq]}} over all rows of the batch, without gradient; 0 where nothing trains."""
+    grids: dict[str, list[dict[str, TokenLoss]]] = {name: [] for name in losses}
+    width = max((rows.token_ids.shape[1] for rows in batch.rows), default=0)
+    for rows in batch.rows:
+        at = rows.trained
+
+        def evaluate(logprobs: Tensor, streams: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
+            return logprobs.sum(), {name: component_losses(loss, logprobs, streams) for name, loss in losses.items()}
+
+        with torch.no_grad():
+            _, flat = policy(rows, evaluate)
+        for name, components in flat.items():
+            grids[name].append({c: _each_stream(out, _onto(at, width)) for c, out in components.items()})
+    return {name: {c: _joined([g[c] for g in parts]) for c in COMPONENTS if parts} for name, parts in grids.items()}
+
+
+def _objective(loss: Loss, batch: Batch) -> Callable[[Tensor, Mapping[str, Tensor]], tuple[Tensor, _Part]]:
+    def objective(logprobs: Tensor, streams: Mapping[str, Tensor]) -> tuple[Tensor, _Part]:
+        losses = component_losses(loss, logprobs, streams)
+        weights = {name: streams[f"{name}_weights"] for name in COMPONENTS}
+        total, terms = combine(losses, weights, batch.counts)
+        if not total.isfinite():
+            raise TrainingError(_first_bad(losses, weights, logprobs, streams, batch))
+        detached = {name: _each_stream(out, Tensor.detach) for name, out in losses.items()}
+        return total, _Part(detached, weights, {k: v.detach() for k, v in terms.items()}, streams["sample"])
+
+    return objective
+
+
+def _first_bad(
+    losses: Mapping[str, TokenLoss], weights: Mapping[str, Tensor], logprobs: Tensor, streams: Mapping[str, Tensor], batch: Batch
+) -> str:
+    for name, loss in losses.items():
+        bad = ((weights[name] != 0) & ~(weights[name] * loss.per_token).isfinite()).nonzero()
+        if len(bad):
+            i = int(bad[0])
+            sample, token = batch.samples[int(streams["sample"][i])].id, int(streams["token"][i])
+            return (
+                f"the {name} loss is {loss.per_token[i].item()} at token {token} of sample {sample!r} (trainer_logprob "
+                f"{logprobs[i].item():.4g}, inference_logprob {streams['inference_logprobs'][i].item():.4g}, advantage "
+                f"{streams['advantages'][i].item():.4g}); {len(bad)} such tokens. No step was taken."
+            )
+    return "the loss is not finite although every token's is: the sum overflows. No step was taken."
+
+
+def _largest(parts: Sequence[_Part]) -> str:
+    worst = max(COMPONENTS, key=lambda c: max((p.losses[c].per_token.abs().max().item() for p in parts), default=0.0))
+    return f"{worst}, {max((p.losses[worst].per_token.abs().max().item() for p in parts), default=0.0):.4g} per token"
+
+
+def _metrics(loss: Loss, parts: Sequence[_Part]) -> dict[str, float]:
+    losses = {name: _joined([part.losses[name] for part in parts]) for name in COMPONENTS}
+    weights = {name: torch.cat([part.weights[name] for part in parts]) for name in COMPONENTS}
+    means = {**token_means(losses, weights), **sequence_means(loss, losses["rl"], weights["rl"], torch.cat([p.sample for p in parts]))}
+    return {name: value.item() for name, value in means.items()}
+
+
+def _each_stream(loss: TokenLoss, fn: Callable[[Tensor], Tensor]) -> TokenLoss:
+    return TokenLoss(fn(loss.per_token), fn(loss.kept), {name: fn(stream) for name, stream in loss.metrics.items()})
+
+
+def _onto(trained: Tensor, width: int) -> Callable[[Tensor], Tensor]:
+    def scatter(flat: Tensor) -> Tensor:
+        grid = flat.new_zeros(len(trained), width)
+        grid[:, : trained.shape[1]] = flat.new_zeros(trained.shape).masked_scatter(trained.to(flat.device), flat)
+        return grid
+
+    return scatter
+
+
+def _joined(parts: Sequence[TokenLoss]) -> TokenLoss:
+    names = dict.fromkeys(name for part in parts for name in part.metrics)
+    metrics = {
+        name: torch.cat([part.metrics.get(name, torch.zeros_like(part.per_token)) for part in parts]) for name in names
+    }
+    return TokenLoss(torch.cat([p.per_token for p in parts]), torch.cat([p.kept for p in parts]), metrics)

@@ -1,0 +1,102 @@
+"""One event loop in one thread: synchronous calls that also work where a loop is already running, as in Jupyter."""
+
+import asyncio
+import selectors
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+
+class _Selector(selectors.DefaultSelector):
+    """Asks `on_idle` before it would block for ever: no callback is ready and no timer is set."""
+
+    on_idle: Callable[[], bool] | None = None
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None and self.on_idle is not None and self.on_idle():
+            timeout = 0
+        return super().select(timeout)
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop that knows when nothing can happen any more.
+
+    `on_stall` is called when no callback, timer, thread or socket can wake the loop.
+    It returns True when it scheduled something.
+    """
+
+    def __init__(self) -> None:
+        self.on_stall: Callable[[], bool] | None = None
+        self._threads = 0
+        selector = _Selector()
+        super().__init__(selector)
+        self._own_sockets = len(selector.get_map())
+        selector.on_idle = lambda: self._stalled(selector)
+
+    def _stalled(self, selector: selectors.BaseSelector) -> bool:
+        busy = self._threads or len(selector.get_map()) > self._own_sockets
+        return not busy and self.on_stall is not None and self.on_stall()
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+        """As in asyncio; a thread that works counts as work."""
+        self._threads += 1
+        future = super().run_in_executor(executor, func, *args)
+        future.add_done_callback(self._thread_done)
+        return future
+
+    def _thread_done(self, _: Any) -> None:
+        self._threads -= 1
+
+
+class LoopThread:
+    """Runs coroutines, one at a time, on a loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        thread = threading.Thread(target=_serve, args=(self.loop,), name="prl-loop", daemon=True)
+        thread.start()
+        self._close = weakref.finalize(self, _stop, self.loop, thread)
+
+    def run(self, work: Coroutine[Any, Any, Any], *, hold_interrupt: bool = False) -> Any:
+        """The coroutine's result.
+
+        An interrupt cancels the work, waits until it has unwound, and is raised again;
+        with `hold_interrupt` it is raised after the work is done.
+        """
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            if not hold_interrupt:
+                future.cancel()
+            self._settle(future)
+            raise
+
+    def _settle(self, future: Future[Any]) -> None:
+        """Wait until the loop has nothing left of the work; a second interrupt does not shorten it."""
+        done = threading.Event()
+        future.add_done_callback(lambda _: self.loop.call_soon_threadsafe(done.set))
+        while not done.is_set():
+            try:
+                done.wait(0.05)
+            except KeyboardInterrupt:
+                continue
+
+    def close(self) -> None:
+        """Stop the thread. Later calls of `run` fail."""
+        self._close()
+
+
+def _serve(loop: Loop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+    loop.close()
+
+
+def _stop(loop: Loop, thread: threading.Thread) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(loop.stop)
+    if thread is not threading.current_thread():
+        thread.join()
