@@ -40,9 +40,9 @@ class ChatML:
                 f"ChatML: tokenizer {tokenizer.name_or_path!r} has no special token {' or '.join(sorted(missing))}. "
                 "Both mark the turns. Add them as special tokens, or choose another renderer."
             )
-        self.tokenizer = tokenizer
+        self.tokenizer: Any = tokenizer
         self.default_system = default_system
-        self._start, self._end = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
+        self._start, self._end = self.tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
         self._newline = self._encode("\n")
 
     def render(
@@ -116,7 +116,8 @@ class ChatML:
     def _empty(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> RenderedTokens:
         if tools:
             raise ConfigError(f"ChatML: got {len(tools)} tools; it has no way to show them. Choose another renderer.")
-        names = extract_message_tool_names(list(messages))
+        plain: Any = list(messages)
+        names = extract_message_tool_names(plain)
         return RenderedTokens(message_roles=[m["role"] for m in messages], message_tool_names=names)
 
     def _add_message(self, out: RenderedTokens, index: int, message: Message) -> None:
@@ -172,9 +173,9 @@ def create(tokenizer: PreTrainedTokenizerBase, name: str) -> Renderer:
     if name not in names:
         nearest = get_close_matches(name, names, n=1, cutoff=0)[0]
         raise ConfigError(f"renderer={name!r}: unknown; did you mean {nearest!r}? One of {', '.join(names)}.")
-    settings = {} if name == "default" else {"thinking_retention": "all"}
+    config: Any = config_from_name(name)
     try:
-        return create_renderer(tokenizer, type(config_from_name(name))(**settings))
+        return create_renderer(tokenizer, config if name == "default" else type(config)(thinking_retention="all"))
     except (AssertionError, ValueError) as error:
         where = f"renderer={name!r} does not fit tokenizer {tokenizer.name_or_path!r}"
         raise ConfigError(f"{where}: {error}. Choose the family that the tokenizer belongs to.") from error

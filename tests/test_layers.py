@@ -11,6 +11,8 @@ PRL = Path(__file__).parents[1] / "prl"
 
 MAY_IMPORT = {
     "errors": "",
+    "randomness": "errors",
+    "loop": "errors",
     "typecheck": "errors",
     "types": "errors",
     "config": "errors",
@@ -22,14 +24,16 @@ MAY_IMPORT = {
     "testing": "errors types ops losses",
     "curricula": "errors types ops config",
     "policy": "errors types ops losses config",
+    "learner": "errors types ops losses config policy",
     "renderers": "errors types",
     "models": "errors policy renderers",
-    "engines": "errors types ops config",
+    "engines": "errors randomness types ops config",
     "envs": "errors types",
     "algorithms": "errors types ops config advantages trajectories",
-    "rollouts": "errors types config trajectories renderers engines envs",
+    "rollouts": "errors randomness types config trajectories renderers engines envs",
     "files": "errors types",
     "checkpoint": "errors types files",
+    "collect": "errors randomness types config trajectories curricula algorithms envs rollouts",
     "frames": "errors types",
     "viz": "errors types frames",
 }

@@ -21,6 +21,7 @@ class ReasoningGym:
     """One task of reasoning-gym. The reward is its verifier's score of the whole reply, 1.0 for a full answer.
 
     size:       items drawn from the generator; tasks with the same question count once.
+                Most generators make thousands a second, countdown 40, knight_swap 1.
     seed:       of the generator, whose item i depends on seed + i.
     test_share: fraction of questions held out. Which side a question falls on depends
                 on its text alone, so no seed or size moves a test question into train.

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import HfApi, try_to_load_from_cache
@@ -33,9 +34,10 @@ def load(name_or_path: str | os.PathLike[str], *, renderer: str = "auto", dtype:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
         chat = create(tokenizer, renderer)
-        module, info = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, output_loading_info=True)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, output_loading_info=True)
     except OSError as error:
         raise ConfigError(f"load({name!r}): transformers could not read it: {error}") from error
+    module, info = loaded
     if missing := sorted(info["missing_keys"]):
         raise ConfigError(
             f"load({name!r}): {len(missing)} weights are not in the files, first {missing[0]!r}. "

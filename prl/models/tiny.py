@@ -1,5 +1,7 @@
 """A language model small enough to train on a CPU in seconds."""
 
+from typing import Any
+
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -30,7 +32,7 @@ def tiny(
       ConfigError: hidden / heads is not an even whole number, kv_heads does not divide
         heads, or vocab_size is smaller than the tokenizer.
     """
-    tokenizer = byte_tokenizer()
+    tokenizer: Any = byte_tokenizer()
     if hidden % (2 * heads):
         raise ConfigError(f"tiny: got hidden={hidden}, heads={heads}; need hidden to be a multiple of 2 * heads.")
     if heads % kv_heads:
@@ -53,5 +55,5 @@ def tiny(
     # devices=[] and the CPU generator alone: torch.manual_seed would reseed every accelerator too.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        module = Qwen3ForCausalLM(config).to(dtype)
-    return Policy(module, tokenizer, ChatML(tokenizer))
+        module: Any = Qwen3ForCausalLM(config)
+    return Policy(module.to(dtype), tokenizer, ChatML(tokenizer))
