@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from prl.algorithms import GRPO as GRPO
     from prl.config import IPO as IPO
     from prl.config import AdamW as AdamW
-    from prl.config import FrozenModel as FrozenModel
     from prl.config import Sampling as Sampling
     from prl.curricula import Curriculum as Curriculum
     from prl.files import load as load
@@ -25,7 +24,6 @@ __version__ = "0.1.0"
 _HOME = {
     "AdamW": "config",
     "Curriculum": "curricula",
-    "FrozenModel": "config",
     "GRPO": "algorithms",
     "IPO": "config",
     "Runner": "runner",
@@ -37,7 +35,7 @@ _HOME = {
 }
 _MODULES = (
     "advantages", "algorithms", "config", "curricula", "engines", "envs", "errors", "frames", "losses",
-    "models", "ops", "oracle", "renderers", "testing", "trajectories", "types", "viz",
+    "models", "ops", "renderers", "trajectories", "types", "viz",
 )  # fmt: skip
 
 

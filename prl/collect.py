@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import polars as pl
 from torch import Tensor
 
 from prl.algorithms import Algorithm
@@ -117,7 +118,12 @@ def admit(streams: Sequence[Stream], groups: Groups) -> Groups:
 
 
 async def collect(
-    wave: Callable[[Commit, int], Any], streams: Sequence[Stream], commit: Commit, batch_size: int, *, replace_silent: bool
+    wave: Callable[[Commit, int], Any],
+    streams: Sequence[Stream],
+    commit: Commit,
+    batch_size: int,
+    *,
+    replace_silent: bool,
 ) -> Groups:
     """Waves of scored and admitted groups until `batch_size` traces with signal are there.
 
@@ -139,7 +145,10 @@ async def collect(
         if not replace_silent or (have == 0 and barren >= 1):
             break
         if barren >= _GIVE_UP:
-            raise TrainingError(f"collect: {have} of {batch_size} traces have signal, and {_GIVE_UP} batches of rollouts brought no more.")
+            raise TrainingError(
+                f"collect: {have} of {batch_size} traces have signal; {_GIVE_UP} batches of rollouts brought no more. "
+                "Set constant_trainer_batch_size=False to train on what is there, or look at the rewards."
+            )
     return Groups(kept, commit)
 
 
@@ -177,14 +186,26 @@ def resolve(sources: Sequence[Source], algorithm: Algorithm, curriculum: Curricu
             raise ConfigError(f"Runner: environment {source.env.name!r} has no training tasks.")
         streams.append(
             Stream(
-                source.env, algorithm if source.algorithm is None else source.algorithm,
-                source.curriculum or curriculum, source.group_size or group_size, tasks,
+                source.env,
+                algorithm if source.algorithm is None else source.algorithm,
+                source.curriculum or curriculum,
+                source.group_size or group_size,
+                tasks,
             )  # fmt: skip
         )
     return streams
 
 
-async def evaluate(streams: Sequence[Stream], split: str, n: int, k: int, seed: int, setting: Setting) -> list[dict[str, Any]]:
+EVALUATION = {
+    **dict.fromkeys(("env", "task", "prompt", "answer", "completion"), pl.String),
+    "reward": pl.Float64, "exact": pl.Boolean, "error": pl.String,
+}  # fmt: skip
+"""Columns of an evaluation."""
+
+
+async def evaluate(
+    streams: Sequence[Stream], split: str, n: int, k: int, seed: int, setting: Setting
+) -> list[dict[str, Any]]:
     """One row per sample: the first n tasks of the split of each environment, k samples each, the same draws always.
 
     A failed episode has reward null and is not exact.
@@ -193,7 +214,9 @@ async def evaluate(streams: Sequence[Stream], split: str, n: int, k: int, seed: 
     for stream in streams:
         tasks = stream.env.tasks(split)
         if n > len(tasks):
-            raise DataError(f"evaluate: {n} tasks asked for; the {split!r} split of {stream.env.name!r} holds {len(tasks)}.")
+            raise DataError(
+                f"evaluate: {n} tasks asked for; the {split!r} split of {stream.env.name!r} holds {len(tasks)}."
+            )
         for i, task in enumerate(tasks[:n]):
             key: Key = (seed, "eval", stream.env.name, i)
             plays += [Play(f"{stream.env.name}/{task.key}@eval/{e}", stream.env, task, (*key, e)) for e in range(k)]

@@ -48,12 +48,12 @@ def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, loss: 
     norm = optimizer_step(policy, optimizer, max_grad_norm)
     if not torch.isfinite(torch.tensor(norm)):
         raise TrainingError(f"the gradient norm is {norm}; no step was taken. Largest term: {_largest(parts)}.")
-    terms = {name: sum(part.terms[name].item() for part in parts) for name in COMPONENTS}
+    terms = {name: float(sum(part.terms[name].item() for part in parts)) for name in COMPONENTS}
     return Learned(sum(terms.values()), terms, _metrics(loss, parts), norm)
 
 
 def batch_losses(policy: Policy, batch: Batch, losses: Mapping[str, Loss]) -> dict[str, dict[str, TokenLoss]]:
-    """{name: {component: TokenLoss [row, seq]}} over all rows of the batch, without gradient; 0 where nothing trains."""
+    """{name: {component: TokenLoss [row, seq]}} over all rows, without gradient; 0 where nothing trains."""
     grids: dict[str, list[dict[str, TokenLoss]]] = {name: [] for name in losses}
     width = max((rows.token_ids.shape[1] for rows in batch.rows), default=0)
     for rows in batch.rows:
@@ -83,7 +83,11 @@ def _objective(loss: Loss, batch: Batch) -> Callable[[Tensor, Mapping[str, Tenso
 
 
 def _first_bad(
-    losses: Mapping[str, TokenLoss], weights: Mapping[str, Tensor], logprobs: Tensor, streams: Mapping[str, Tensor], batch: Batch
+    losses: Mapping[str, TokenLoss],
+    weights: Mapping[str, Tensor],
+    logprobs: Tensor,
+    streams: Mapping[str, Tensor],
+    batch: Batch,
 ) -> str:
     for name, loss in losses.items():
         bad = ((weights[name] != 0) & ~(weights[name] * loss.per_token).isfinite()).nonzero()
@@ -106,7 +110,10 @@ def _largest(parts: Sequence[_Part]) -> str:
 def _metrics(loss: Loss, parts: Sequence[_Part]) -> dict[str, float]:
     losses = {name: _joined([part.losses[name] for part in parts]) for name in COMPONENTS}
     weights = {name: torch.cat([part.weights[name] for part in parts]) for name in COMPONENTS}
-    means = {**token_means(losses, weights), **sequence_means(loss, losses["rl"], weights["rl"], torch.cat([p.sample for p in parts]))}
+    means = {
+        **token_means(losses, weights),
+        **sequence_means(loss, losses["rl"], weights["rl"], torch.cat([p.sample for p in parts])),
+    }
     return {name: value.item() for name, value in means.items()}
 
 

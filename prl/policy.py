@@ -26,10 +26,11 @@ class Policy(nn.Module):
       ConfigError: the tokenizer knows ids that the model has no embedding for.
     """
 
-    def __init__(self, module: nn.Module, tokenizer: Any, renderer: Any) -> None:
+    def __init__(self, module: Any, tokenizer: Any, renderer: Any) -> None:
         super().__init__()
         # eval() for good: dropout would make pi differ from the policy that sampled.
-        self.module, self.tokenizer, self.renderer = module.eval(), tokenizer, renderer
+        self.module: Any = module.eval()
+        self.tokenizer, self.renderer = tokenizer, renderer
         embeddings = module.get_input_embeddings().num_embeddings
         if len(tokenizer) > embeddings:
             raise ConfigError(
@@ -82,7 +83,7 @@ def attention_mask(rows: Rows, dtype: torch.dtype) -> Tensor:
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
 
 
-def _head_is_plain(module: nn.Module) -> bool:
+def _head_is_plain(module: Any) -> bool:
     """Whether logits are just head(last hidden state). Soft-capped or scaled heads are not, and go the long way."""
     ids = torch.tensor([[0, 1, 2]], device=next(module.parameters()).device)
     with torch.no_grad():

@@ -1,6 +1,5 @@
 """The one stateful object: it holds weights, optimiser, engine and the committed state, and calls pure stages."""
 
-import json
 import time
 import warnings
 import weakref
@@ -14,19 +13,30 @@ from tqdm.auto import tqdm
 
 from prl import collect as stages
 from prl.algorithms import GRPO, as_algorithm
-from prl.checkpoint import read_state, read_weights, write_folder, write_state
+from prl.checkpoint import read_state, read_weights, write_checkpoint
 from prl.collect import Source
 from prl.config import IPO, AdamW, Sampling
 from prl.config.base import at_least
 from prl.curricula import Curriculum
+from prl.engines import stop_ids
 from prl.engines.base import Engine
 from prl.engines.torch import TorchEngine
 from prl.envs.base import Env
-from prl.errors import ConfigError, DataError, TrainingError
+from prl.errors import ConfigError, TrainingError
 from prl.learner import Learned, batch_losses, learn
-from prl.losses.select import Loss, rl_loss
 from prl.loop import LoopThread
+from prl.losses.select import Loss, rl_loss
 from prl.policy import Policy, build_optimizer
+from prl.reporting import (
+    append_report,
+    curriculum_metrics,
+    differences,
+    name_of,
+    settings_of,
+    step_report,
+    summary,
+    why_empty,
+)
 from prl.rollouts import Lockstep, Setting
 from prl.trajectories import pack
 from prl.types import Batch, Commit, Group, Groups, StepReport, Task, TokenLoss, TrainingSample, commit_of
@@ -90,17 +100,16 @@ class Runner:
             raise ConfigError("Runner: got both advantage= and algorithm=; the one replaces the other, so give one.")
         self.model, self.loss, self.advantage = model, IPO() if loss is None else loss, advantage
         rl_loss(self.loss)
-        self.sampling = (sampling or Sampling()).with_stop(self._stop_ids(sampling or Sampling()))
-        self.sampling.for_training("Runner")
         self.renderer = renderer or model.renderer
-        self.batch_size, self.seed = batch_size, seed
-        self.max_tokens = max_tokens or min(64 * model.context, 65_536)
-        self.max_grad_norm, self._constant = max_grad_norm, constant_trainer_batch_size
+        self.sampling = self._stopping(sampling or Sampling())
+        self.sampling.for_training("Runner")
+        self.batch_size, self.constant_trainer_batch_size, self.seed = batch_size, constant_trainer_batch_size, seed
+        self.max_tokens, self.max_grad_norm = max_tokens or min(64 * model.context, 65_536), max_grad_norm
         sources = [s if isinstance(s, Source) else Source(s) for s in (env if isinstance(env, Sequence) else [env])]
         chosen = as_algorithm(GRPO() if algorithm is None else algorithm)
         self._streams = stages.resolve(sources, chosen, curriculum or Curriculum(), group_size)
-        self._optimizer_config = optimizer or AdamW()
-        self._optimizer = build_optimizer(model, self._optimizer_config)
+        self.optimizer_config = optimizer or AdamW()
+        self._optimizer = build_optimizer(model, self.optimizer_config)
         self._engine, self._weights, self._engine_weights = _engine(engine, model), 0, 0
         self._out = None if out is None else Path(out)
         self._state, self._history = _START, list[StepReport]()
@@ -111,11 +120,6 @@ class Runner:
     def history(self) -> list[StepReport]:
         """One report per committed step."""
         return list(self._history)
-
-    @property
-    def step_number(self) -> int:
-        """Steps committed so far; also the version of the weights."""
-        return self._state.step
 
     def tasks(self, split: str = "train") -> list[Task]:
         """The tasks of every environment, in order."""
@@ -139,25 +143,23 @@ class Runner:
         """Rollout, score and admit, in waves, until `batch_size` traces with signal are there."""
 
         async def wave(commit: Commit, draws: int) -> Groups:
-            scored = self._score(await self._rollout(commit, draws), None, None)
-            return stages.admit(self._streams, scored)
+            return stages.admit(self._streams, self._score(await self._rollout(commit, draws), None, None))
 
-        return self._call(
-            stages.collect(wave, self._streams, self._next(), self.batch_size, replace_silent=self._constant)
-        )
+        replace = self.constant_trainer_batch_size
+        work = stages.collect(wave, self._streams, self._next(), self.batch_size, replace_silent=replace)
+        return self._call(work)
 
     def pack(self, groups: Sequence[Group] | Sequence[TrainingSample]) -> Batch:
-        """Rows, weights and counts of one step. Samples instead of groups make a batch that commits weights and step only."""
+        """Rows, weights and counts of one step. Bare samples make a batch that commits weights and step only."""
         samples = [s for g in groups for s in (g.samples if isinstance(g, Group) else [g])]
-        commit = commit_of(groups) if isinstance(groups, Groups) or all(isinstance(g, Group) for g in groups) else None
-        step = None if commit is None else commit.step
-        share = self.model.full_attention
+        commit = commit_of([g for g in groups if isinstance(g, Group)] if not isinstance(groups, Groups) else groups)
+        step, share = None if commit is None else commit.step, self.model.full_attention
         return pack(samples, max_tokens=self.max_tokens, share_prompts=share, step=step, commit=commit)
 
     def losses(self, batch: Batch, loss: Loss | Mapping[str, Loss] | None = None) -> dict[str, dict[str, TokenLoss]]:
         """{name: {component: TokenLoss [row, seq]}} of the batch under one or several losses; changes nothing."""
         chosen = self.loss if loss is None else loss
-        named = chosen if isinstance(chosen, Mapping) else {_name(chosen): chosen}
+        named = chosen if isinstance(chosen, Mapping) else {name_of(chosen): chosen}
 
         async def work() -> dict[str, dict[str, TokenLoss]]:
             return batch_losses(self.model, batch, named)
@@ -176,14 +178,14 @@ class Runner:
         """
         if batch in self._done and not again:
             return self._done[batch]
-        if batch.commit is not None and batch.commit.step != self._state.step + 1 and batch not in self._done:
+        if batch.commit is not None and batch not in self._done and batch.commit.step != self._state.step + 1:
             raise TrainingError(
                 f"Runner.update: the batch was collected for step {batch.commit.step}, the next step is "
                 f"{self._state.step + 1}. Collect again."
             )
         report = self._call(self._update(batch, again), hold_interrupt=True)
         if not batch.rows:
-            warnings.warn(f"step {report.step}: {_why_empty(batch)}; weights stay as they were.", stacklevel=2)
+            warnings.warn(f"step {report.step}: {why_empty(batch)}; weights stay as they were.", stacklevel=2)
         return report
 
     def step(self) -> StepReport:
@@ -197,32 +199,28 @@ class Runner:
         with tqdm(range(steps), desc="step", mininterval=0.5) as bar:
             for _ in bar:
                 reports.append(report := self.step())
-                bar.set_postfix_str(_summary(report), refresh=False)
+                bar.set_postfix_str(summary(report), refresh=False)
         return reports
 
     def evaluate(self, split: str, n: int, *, sampling: Sampling | None = None, k: int = 1) -> pl.DataFrame:
         """One row per sample: env, task, prompt, answer, completion, reward, exact (full reward 1.0), error.
 
-        The first n tasks of the split of each environment, k samples each, at the
-        Runner's sampling unless given. The same draws at every call.
+        The first n tasks of the split of each environment, k samples each, with the
+        committed weights, at the Runner's sampling unless given. The same draws at every call.
         """
         at_least("Runner.evaluate", 1, n=n, k=k)
-        setting = self._setting(self.sampling if sampling is None else sampling.with_stop(self._stop_ids(sampling)))
-        schema = {"env": pl.String, "task": pl.String, "prompt": pl.String, "answer": pl.String, "completion": pl.String}
-        rows = self._call(stages.evaluate(self._streams, split, n, k, self.seed, setting))
-        return pl.DataFrame(rows, schema={**schema, "reward": pl.Float64, "exact": pl.Boolean, "error": pl.String})
+        chosen = self.sampling if sampling is None else self._stopping(sampling)
+
+        async def work() -> list[dict[str, Any]]:
+            self._bring_engine()
+            return await stages.evaluate(self._streams, split, n, k, self.seed, self._setting(chosen))
+
+        return pl.DataFrame(self._call(work()), schema=stages.EVALUATION)
 
     def save(self, path: str | Path) -> Path:
-        """Write a checkpoint folder; its `model/` opens with transformers. The old one stays until the new one is whole."""
-        state = {"commit": self._state, "history": self._history, "settings": self._settings()}
-
-        def fill(folder: Path) -> None:
-            self.model.module.save_pretrained(folder / "model")
-            self.model.tokenizer.save_pretrained(folder / "model")
-            write_state(folder, state, self._optimizer)
-
-        write_folder(Path(path), fill)
-        return Path(path)
+        """Write a checkpoint folder; its `model/` opens with transformers. An old one stays until it is whole."""
+        state = {"commit": self._state, "history": self._history, "settings": settings_of(self, self._streams)}
+        return write_checkpoint(Path(path), state, self.model, self._optimizer)
 
     def load(self, path: str | Path) -> list[str]:
         """Continue from a checkpoint, bit for bit; returns, and warns of, settings that differ from the saved run's.
@@ -230,22 +228,18 @@ class Runner:
         Raises:
           DataError: missing, damaged or foreign checkpoint, or one of another model. The Runner stays as it was.
         """
-        folder = Path(path)
-        state, slots = read_state(folder)
-        weights = read_weights(folder / "model", self.model.module)
-        mine = self._settings()
-        changed = [f"{k}: {state['settings'].get(k)} -> {v}" for k, v in mine.items() if state["settings"].get(k) != v]
+        state, slots = read_state(Path(path), self._optimizer)
+        weights = read_weights(Path(path) / "model", self.model.module)
 
         async def restore() -> None:
             weights()
             self._optimizer.load_state_dict(slots)
-            for group in self._optimizer.param_groups:
-                group["lr"] = self._optimizer_config.lr
             self._state, self._history = state["commit"], list(state["history"])
             self._weights += 1
             self._done.clear()
 
         self._call(restore(), hold_interrupt=True)
+        changed = differences(state["settings"], settings_of(self, self._streams))
         if changed:
             warnings.warn(f"Runner.load: settings differ from the saved run: {'; '.join(changed)}.", stacklevel=2)
         return changed
@@ -262,6 +256,9 @@ class Runner:
 
     def _with_commit(self, groups: Sequence[Group]) -> Groups:
         return Groups(groups, commit_of(groups) or self._next())
+
+    def _stopping(self, sampling: Sampling) -> Sampling:
+        return sampling.with_stop(stop_ids(sampling.stop, self.renderer, self.model.tokenizer))
 
     def _setting(self, sampling: Sampling) -> Setting:
         lockstep = Lockstep(self._engine)
@@ -286,55 +283,29 @@ class Runner:
 
     async def _update(self, batch: Batch, again: bool) -> StepReport:
         step = self._state.step + (0 if again else 1)
-        if not batch.rows and len(self._history) >= _EMPTY_LIMIT - 1 and not any(r.tokens for r in self._history[1 - _EMPTY_LIMIT :]):
-            raise TrainingError(f"Runner.update, step {step}: {_EMPTY_LIMIT} steps in a row had nothing to train on; last: {_why_empty(batch)}.")
-        try:
-            done = learn(self.model, self._optimizer, batch, self.loss, self.max_grad_norm) if batch.rows else Learned(0.0, {}, {}, 0.0)
-        except TrainingError as error:
-            raise TrainingError(f"Runner.update, step {step}: {error}") from None
-        report = self._report(step, done, batch)
-        # From here to the end nothing can fail: weights, state and history become current together.
+        recent = self._history[1 - _EMPTY_LIMIT :]
+        if not batch.rows and len(recent) == _EMPTY_LIMIT - 1 and not any(report.tokens for report in recent):
+            raise TrainingError(
+                f"Runner.update, step {step}: nothing to train on {_EMPTY_LIMIT} times in a row; {why_empty(batch)}."
+            )
+        curricula = curriculum_metrics(batch, self._streams)
+        done = Learned(0.0, {}, {}, 0.0)
+        if batch.rows:
+            try:
+                done = learn(self.model, self._optimizer, batch, self.loss, self.max_grad_norm)
+            except TrainingError as error:
+                raise TrainingError(f"Runner.update, step {step}: {error}") from None
+        # From here on nothing can fail: weights, state and history become current together.
+        now, self._clock = time.perf_counter() - self._clock, time.perf_counter()
+        report = step_report(step, done, batch, curricula, now)
         self._weights += 1
         if not again:
             self._state = (batch.commit or self._state)._replace(step=step)
             self._history.append(report)
             self._done[batch] = report
-            self._append(report)
+            if self._out is not None:
+                append_report(self._out, report)
         return report
-
-    def _report(self, step: int, done: Learned, batch: Batch) -> StepReport:
-        totals = dict(batch.commit.totals) if batch.commit else {}
-        reward = totals["reward"] / totals["traces"] if totals.get("traces") else None
-        rollout = {f"rollout/{k}": float(v) for k, v in totals.items() if k != "reward"}
-        curricula = batch.commit.curricula if batch.commit else {}
-        pools = {s.env.name: s.curriculum.at(curricula.get(s.env.name)).metrics() for s in self._streams}
-        metrics = {**done.metrics, **rollout, **{f"curriculum/{e}/{k}": v for e, m in pools.items() for k, v in m.items()}}
-        trained = sum(int(rows.trained.sum()) for rows in batch.rows)
-        now, before = time.perf_counter(), self._clock
-        self._clock = now
-        return StepReport(step, step, done.loss, done.terms, metrics, reward, done.grad_norm, trained, now - before)
-
-    def _append(self, report: StepReport) -> None:
-        if self._out is not None:
-            self._out.mkdir(parents=True, exist_ok=True)
-            with (self._out / "history.jsonl").open("a", encoding="utf8") as file:
-                file.write(json.dumps(report._asdict()) + "\n")
-
-    def _settings(self) -> dict[str, str]:
-        parts = {f"source {s.env.name}": f"{s.algorithm!r}, group_size={s.group_size}, {len(s.tasks)} tasks" for s in self._streams}
-        fixed = {"loss": _name(self.loss), "optimizer": repr(self._optimizer_config), "sampling": repr(self.sampling)}
-        numbers = {"batch_size": self.batch_size, "seed": self.seed, "max_grad_norm": self.max_grad_norm}
-        own = {"advantage": _name(self.advantage), "constant_trainer_batch_size": self._constant, "max_tokens": self.max_tokens}
-        return {k: str(v) for k, v in {**parts, **fixed, **numbers, **own}.items()}
-
-    def _stop_ids(self, sampling: Sampling) -> tuple[int, ...]:
-        ids = list(self.model.renderer.get_stop_token_ids())
-        for stop in sampling.stop:
-            found = [stop] if isinstance(stop, int) else self.model.tokenizer.encode(stop, add_special_tokens=False)
-            if len(found) != 1:
-                raise ConfigError(f"Sampling: stop={stop!r} is {len(found)} tokens for this tokenizer; need one, or its id.")
-            ids += found
-        return tuple(dict.fromkeys(ids))
 
 
 def _engine(engine: str | Engine, model: Policy) -> Engine:
@@ -343,24 +314,3 @@ def _engine(engine: str | Engine, model: Policy) -> Engine:
     if isinstance(engine, str):
         raise ConfigError(f"Runner: unknown engine {engine!r}; need 'torch' or an Engine object.")
     return engine
-
-
-def _name(thing: Any) -> str:
-    return getattr(thing, "type", None) or getattr(thing, "__name__", None) or repr(thing)
-
-
-def _why_empty(batch: Batch) -> str:
-    if batch.commit is None:
-        return "the batch holds no sample that trains anything"
-    totals = batch.commit.totals
-    return (
-        f"no sample carries a training signal ({totals.get('episodes', 0)} episodes, {totals.get('errors', 0)} failed, "
-        f"mean reward {totals.get('reward', 0) / max(totals.get('traces', 0), 1):.3g}): within each group all credit is zero"
-    )
-
-
-def _summary(report: StepReport) -> str:
-    m = report.metrics
-    rate = m.get("rollout/output_tokens", 0) / max(report.seconds, 1e-9)
-    shown = {"reward": report.reward, "kept": m.get("rl/kept"), "mismatch_kl": m.get("rl/mismatch_kl"), "tok/s": rate}
-    return ", ".join(f"{k}={v:.3g}" for k, v in shown.items() if v is not None)

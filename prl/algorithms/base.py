@@ -1,12 +1,13 @@
 """What an algorithm is: credit for one group at a time, with its state passed in and out."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from prl.errors import ConfigError
 from prl.types import Group
 
 
+@runtime_checkable
 class Algorithm(Protocol):
     """Turns a group's rewards into streams on its samples.
 
@@ -48,7 +49,8 @@ def as_algorithm(algorithm: Any) -> Algorithm:
     if callable(getattr(algorithm, "score_group", None)) and callable(getattr(algorithm, "init_state", None)):
         return algorithm
     if callable(algorithm) and not isinstance(algorithm, type):
-        return FunctionAlgorithm(algorithm)
+        fn: Any = algorithm
+        return FunctionAlgorithm(fn)
     raise ConfigError(
         f"algorithm: got {algorithm!r}; need a config such as GRPO(), an object with init_state() and "
         "score_group(group, state), or a function fn(group, state) -> (group, state)."

@@ -1,6 +1,5 @@
 """Settings of a run: optimiser and sampling."""
 
-
 from pydantic import Field, model_validator
 
 from prl.config.base import Frozen
@@ -9,26 +8,26 @@ from prl.config.base import Frozen
 class AdamW(Frozen):
     """The optimiser, torch's AdamW."""
 
-    lr: float = Field(1e-5, ge=0)
+    lr: float = Field(default=1e-5, ge=0)
     """Learning rate, constant."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay of the first and second moment."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
     """Decoupled weight decay."""
 
 
 class Sampling(Frozen):
     """How completions are drawn. Training needs what the trainer can reproduce: temperature > 0, nothing truncated."""
 
-    temperature: float = Field(1.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0)
     """Softmax temperature; 0 is greedy, for evaluation only."""
-    max_tokens: int = Field(64, ge=1)
+    max_tokens: int = Field(default=64, ge=1)
     """Most tokens of one completion."""
-    top_p: float = Field(1.0, gt=0, le=1)
+    top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus mass; below 1 for evaluation only."""
-    top_k: int | None = Field(None, ge=1)
+    top_k: int | None = Field(default=None, ge=1)
     """Keep the k likeliest tokens; for evaluation only."""
-    topk_logprobs: int | None = Field(None, ge=1)
+    topk_logprobs: int | None = Field(default=None, ge=1)
     """Record the k likeliest tokens at each position, for score centering."""
     stop: tuple[int | str, ...] = ()
     """Tokens that end a completion besides the renderer's own: ids, or strings that are one token."""
@@ -37,7 +36,7 @@ class Sampling(Frozen):
     def _greedy_has_no_candidates(self) -> "Sampling":
         if self.temperature == 0 and (self.top_p < 1 or self.top_k):
             raise ValueError(
-                f"Sampling: got temperature=0 with top_p={self.top_p}, top_k={self.top_k}, which greedy decoding ignores. "
+                f"Sampling: got temperature=0 with top_p={self.top_p}, top_k={self.top_k}, which greedy ignores. "
                 "Leave them out, or set a temperature above 0."
             )
         return self

@@ -3,11 +3,12 @@
 import copy
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from prl.types import Group, Task
 
 
+@runtime_checkable
 class TaskSampler(Protocol):
     """Chooses tasks and observes every finished group, rejected ones too."""
 
@@ -18,6 +19,7 @@ class TaskSampler(Protocol):
     def metrics(self) -> Mapping[str, float]: ...
 
 
+@runtime_checkable
 class AdmissionGate(Protocol):
     """Says whether a scored group trains."""
 

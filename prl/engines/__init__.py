@@ -1,0 +1,26 @@
+"""Inference engines behind one small protocol."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from prl.engines.base import Completion, Engine, Request
+from prl.errors import ConfigError
+
+__all__ = ["Completion", "Engine", "Request", "stop_ids"]
+
+
+def stop_ids(stop: Sequence[int | str], renderer: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Token ids that end a completion: the renderer's own, then `stop`, whose strings must be one token each.
+
+    Raises:
+      ConfigError: a string is several tokens.
+    """
+    ids = list(renderer.get_stop_token_ids())
+    for entry in stop:
+        found = [entry] if isinstance(entry, int) else tokenizer.encode(entry, add_special_tokens=False)
+        if len(found) != 1:
+            raise ConfigError(
+                f"Sampling: stop={entry!r} is {len(found)} tokens for this tokenizer; need one, or its id."
+            )
+        ids += found
+    return tuple(dict.fromkeys(ids))

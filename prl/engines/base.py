@@ -1,7 +1,7 @@
 """The engine protocol: token ids in, token ids and their log-probabilities out."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -32,6 +32,7 @@ class Completion(NamedTuple):
     version: int
 
 
+@runtime_checkable
 class Engine(Protocol):
     """What rollouts and reference scoring need of an inference engine."""
 

@@ -29,7 +29,7 @@ class TorchEngine:
     lockstep = True
 
     def __init__(self, module: nn.Module, *, version: int = 0) -> None:
-        self._module = copy.deepcopy(module).eval().requires_grad_(False)
+        self._module: Any = copy.deepcopy(module).eval().requires_grad_(False)
         self.version = version
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
@@ -85,9 +85,13 @@ class TorchEngine:
     def _check(self, request: Request) -> None:
         n, context = len(request.prompt_ids), self._module.config.max_position_embeddings
         if not 0 < n < context:
-            raise EngineError(f"TorchEngine: the prompt has {n} tokens; the model's context is {context}, need 1 to {context - 1}.")
+            raise EngineError(
+                f"TorchEngine: the prompt has {n} tokens; the model's context is {context}, need 1 to {context - 1}."
+            )
         if request.sampling.topk_logprobs:
-            raise EngineError("TorchEngine: Sampling(topk_logprobs=...) is set, but this engine does not record candidates.")
+            raise EngineError(
+                "TorchEngine: Sampling(topk_logprobs=...) is set, but this engine does not record candidates."
+            )
 
 
 class _Decode:

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from prl.types import Task
 
 
+@runtime_checkable
 class Env(Protocol):
     """Tasks, and a way to play one.
 

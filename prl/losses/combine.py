@@ -11,7 +11,9 @@ from prl.types import TokenLoss
 
 
 def combine(
-    losses: Mapping[str, TokenLoss], weights: Mapping[str, Float[Tensor, "*tokens"]], counts: Mapping[str, Tensor | float]
+    losses: Mapping[str, TokenLoss],
+    weights: Mapping[str, Float[Tensor, "*tokens"]],
+    counts: Mapping[str, Tensor | float | int],
 ) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
     """sum over components c of sum_t(w_ct * loss_ct) / N_c.
 
@@ -29,7 +31,9 @@ def combine(
     Source: algorithms page, "Loss Components".
     """
     if not losses.keys() == weights.keys() == counts.keys():
-        raise DataError(f"combine: components differ: losses {set(losses)}, weights {set(weights)}, counts {set(counts)}.")
+        raise DataError(
+            f"combine: components differ: losses {set(losses)}, weights {set(weights)}, counts {set(counts)}."
+        )
     terms = {name: weighted_sum(losses[name].per_token, w) / _divisor(counts[name], w) for name, w in weights.items()}
     return torch.stack(list(terms.values())).sum(), terms
 
@@ -53,10 +57,12 @@ def token_means(
 def weighted_sum(values: Float[Tensor, "*tokens"], weights: Float[Tensor, "*tokens"]) -> Float[Tensor, ""]:
     """sum(w v) over the members; a value at weight 0 cannot leak, not even inf."""
     if values.shape != weights.shape:
-        raise DataError(f"combine: loss has shape {list(values.shape)}, its weights {list(weights.shape)}; need the same.")
+        raise DataError(
+            f"combine: loss has shape {list(values.shape)}, its weights {list(weights.shape)}; need the same."
+        )
     return (weights * torch.where(weights != 0, values, 0.0)).sum()
 
 
-def _divisor(count: Tensor | float, like: Tensor) -> Tensor:
+def _divisor(count: Tensor | float | int, like: Tensor) -> Tensor:
     count = torch.as_tensor(count, dtype=like.dtype, device=like.device)
     return torch.where(count > 0, count, 1.0)

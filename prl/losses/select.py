@@ -90,24 +90,35 @@ def component_losses(loss: Loss, logprobs: Tensor, streams: Streams) -> dict[str
 def _token_wise(fn: Callable[..., Any]) -> Callable[[Tensor, Streams], TokenLoss]:
     def call(logprobs: Tensor, streams: Streams) -> TokenLoss:
         out = fn(logprobs, streams["inference_logprobs"], streams["advantages"])
-        if not isinstance(out, TokenLoss) or out.per_token.shape != logprobs.shape:
-            got = f"per_token of shape {list(out.per_token.shape)}" if isinstance(out, TokenLoss) else type(out).__name__
+        if wrong := _not_token_wise(out, logprobs.shape):
             raise DataError(
-                f"loss {getattr(fn, '__name__', fn)!r}: returned {got}; need TokenLoss(per_token, kept, metrics) of shape "
-                f"{list(logprobs.shape)}, unreduced: weights and 1/N are applied after it."
+                f"loss {getattr(fn, '__name__', fn)!r}: returned {wrong}; need TokenLoss(per_token, kept, metrics) of "
+                f"shape {list(logprobs.shape)}, unreduced: weights and 1/N are applied after it."
             )
         return out
 
     return call
 
 
+def _not_token_wise(out: Any, shape: torch.Size) -> str | None:
+    if not isinstance(out, TokenLoss):
+        return type(out).__name__
+    streams = {"per_token": out.per_token, "kept": out.kept, **out.metrics}
+    return next((f"{name} of shape {list(s.shape)}" for name, s in streams.items() if s.shape != shape), None)
+
+
 def _sequence_wise(fn: Callable[[LossInputs], LossOutputs], logprobs: Tensor, streams: Streams) -> TokenLoss:
-    """Spread each sequence's scalar so that the weighted sum over its members gives it back; its metrics as they are."""
+    """Each sequence's scalar spread so that the weighted sum over its members gives it back; metrics as they are."""
     per_token, metrics = torch.zeros_like(logprobs), {}
     for index in streams["sample"].unique().tolist():
         at = (streams["sample"] == index).nonzero().squeeze(-1)
         weights = streams["rl_weights"][at]
         out = fn(_loss_inputs(at, logprobs, streams))
+        if not isinstance(out, LossOutputs) or any(torch.as_tensor(v).ndim for v in (out.loss, *out.metrics.values())):
+            raise DataError(
+                f"loss {getattr(fn, '__name__', fn)!r}: a loss over LossInputs returns LossOutputs(loss, metrics), "
+                "each of them one number per sequence: the loss summed, the metrics as they are to be averaged."
+            )
         per_token = per_token.index_put((at,), (out.loss / weights.sum()).expand(len(at)))
         for key, value in out.metrics.items():
             metrics.setdefault(key, torch.zeros_like(logprobs)).index_fill_(0, at, float(value))
@@ -121,10 +132,11 @@ def _loss_inputs(at: Tensor, logprobs: Tensor, streams: Streams) -> LossInputs:
     def whole(stream: Tensor) -> Tensor:
         return stream.new_zeros(length).index_put((token,), stream[at])
 
-    weights = streams["rl_weights"]
+    ref, weights = whole(streams["ref_logprobs"]), whole(streams["rl_weights"])
     return LossInputs(
-        whole(logprobs), whole(streams["inference_logprobs"]), whole(streams["ref_logprobs"]),
-        whole(streams["advantages"]), whole(weights) != 0, whole(weights),
+        whole(logprobs), whole(streams["inference_logprobs"]),
+        ref if ref.any() else None,  # rows hold 0.0 where nothing was scored, and no reference is that sure throughout
+        whole(streams["advantages"]), weights != 0, weights,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Coroutine, Mapping, Sequence
 from numbers import Real
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -29,12 +29,15 @@ class Reply(NamedTuple):
     truncated: bool
 
 
+@runtime_checkable
 class Renderer(Protocol):
     """What agents use of a renderer of the `renderers` package."""
 
     def render(self, messages: Any, *, tools: Any = None, add_generation_prompt: bool = False) -> Any: ...
     def parse_response(self, token_ids: list[int], *, tools: Any = None, prompt_ids: Any = None) -> Any: ...
-    def bridge_to_next_turn(self, prompt_ids: Any, completion_ids: Any, new_messages: Any, *, tools: Any = None) -> Any: ...
+    def bridge_to_next_turn(
+        self, prompt_ids: Any, completion_ids: Any, new_messages: Any, *, tools: Any = None
+    ) -> Any: ...
     def get_stop_token_ids(self) -> list[int]: ...
 
 
@@ -87,7 +90,7 @@ class Agent:
         return self._record(prompt, completion, tools)
 
     def restart(self, messages: Sequence[Message]) -> None:
-        """Replace the history: the next prompt is rendered from these messages and the new ones (compaction, hand-off)."""
+        """Replace the history: the next prompt renders these messages and the new ones (compaction, hand-off)."""
         fresh = _checked(messages, self.label)
         self._window = list(range(len(self.messages), len(self.messages) + len(fresh)))
         self.messages += fresh
@@ -245,7 +248,11 @@ async def _all_or_first_error(tasks: "list[asyncio.Task[Any]]") -> list[Any]:
 def _attributed(rendered: Any, index: Sequence[int], messages: Sequence[Message]) -> _Tokens:
     """Roles, body marks and message numbers of rendered tokens; zeros and -1 where the renderer does not say."""
     n = len(rendered.token_ids)
-    local = np.asarray(rendered.message_indices, np.int32) if len(rendered.message_indices) == n else np.full(n, -1, np.int32)
+    local = (
+        np.asarray(rendered.message_indices, np.int32)
+        if len(rendered.message_indices) == n
+        else np.full(n, -1, np.int32)
+    )
     codes = [ROLES.index(m["role"]) if m["role"] in ROLES else 0 for m in messages]
     roles, message = np.zeros(n, np.int8), np.full(n, -1, np.int32)
     known = local >= 0
@@ -261,7 +268,9 @@ def _checked(messages: str | Sequence[Message], agent: str) -> list[Message]:
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise DataError(f"Agent {agent!r}: got {message!r}; a message is a dict with a 'role' and a 'content'.")
         if message["role"] == "assistant":
-            raise DataError(f"Agent {agent!r}: got an assistant message; respond() takes only what is new to the model.")
+            raise DataError(
+                f"Agent {agent!r}: got an assistant message; respond() takes only what is new to the model."
+            )
     if not messages:
         raise DataError(f"Agent {agent!r}: got no message to respond to.")
     return list(messages)

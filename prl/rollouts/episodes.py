@@ -61,7 +61,9 @@ async def _play(branch: Branch, play: Play, setting: Setting) -> Played:
         outcome = await play.env.play(play.task, agents, BranchRandom((*play.key, "rng")))
         rewards = agents.rewards(outcome)
         if not rewards:
-            raise DataError(f"Episode {play.id!r}: play() ended and no agent had spoken, so there is nothing to learn from.")
+            raise DataError(
+                f"Episode {play.id!r}: play() ended and no agent had spoken, so there is nothing to learn from."
+            )
     except asyncio.CancelledError:
         if branch.stalled is None:
             raise

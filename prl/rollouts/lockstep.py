@@ -64,7 +64,8 @@ class Lockstep:
         branch = current_branch.get()
         if branch.asking is not None:
             raise DataError(
-                f"Episode {branch.episode!r}: agent {agent!r} asks while agent {branch.asking!r} of the same branch waits. {_HINT}"
+                f"Episode {branch.episode!r}: agent {agent!r} asks while agent {branch.asking!r} of the same branch "
+                f"waits. {_HINT}"
             )
         branch.asking = agent
         try:
@@ -111,7 +112,8 @@ class Lockstep:
         for branch in stuck:
             branch.stalled = (
                 f"Episode {branch.episode!r}: a branch waits for something that is neither the engine nor work "
-                f"in progress (branch {list(branch.path) or 'root'}), for example a queue filled by another branch. {_HINT}"
+                f"in progress (branch {list(branch.path) or 'root'}), for example a queue that another branch fills. "
+                f"{_HINT}"
             )
             assert branch.task is not None
             branch.task.cancel()

@@ -103,7 +103,7 @@ def _topk(sample: _Open) -> TopK | None:
     k = max(head.ids.shape[1] for head in heads if head)
     ids, logprobs = np.zeros((sample.n, k), np.int32), np.full((sample.n, k), -np.inf, np.float32)
     for _, step, _ in sample.pieces:
-        if step.topk is not None:
+        if step.trainable and step.topk is not None:
             at = slice(len(step.prompt_ids), len(step.prompt_ids) + len(step.completion_ids))
             width = step.topk.ids.shape[1]
             ids[at, :width], logprobs[at, :width] = step.topk

@@ -13,7 +13,7 @@ from prl.types import Batch, Commit, Rows, TrainingSample
 
 
 class _Run(NamedTuple):
-    """Tokens [first, end) of a sample at columns [col, ...) of a row. `fork` is the column that predicts the first one."""
+    """Tokens [first, end) of a sample at columns [col, ...) of a row. `fork` is the column before the first."""
 
     sample: int
     first: int
@@ -42,11 +42,11 @@ def pack(
 
     Args:
       max_tokens: most cells (rows x longest row) of a micro-batch.
-      row_tokens: None puts one sample in a row, or one prompt with several of its
-        completions; a number fills rows up to that many tokens, block-diagonally.
-      share_prompts: neighbours with the same untrained prompt hold it once in a row, each
-        completion seeing the prompt and itself. Exact, and done only where attention
-        does not cost more than it would apart.
+      row_tokens: None puts one sample in a row, or one prompt with several
+        continuations; a number fills rows up to that many tokens, block-diagonally.
+      share_prompts: neighbours that start with the same untrained tokens hold them once in
+        a row, each seeing the shared part and itself. Exact, and done only where it
+        saves tokens and attention does not cost more than it would apart.
       step, commit: carried to the Batch.
 
     Returns:
@@ -69,9 +69,9 @@ def pack(
     if row_tokens is not None:
         rows = _fill(rows, limit)
     batches = tuple(_rows(samples, part) for part in _split(rows, max_tokens))
-    counts = {name: torch.zeros(()) for name in ("rl", "ce", "ref_kl")}
-    for part in batches:
-        for name, n in component_counts(part.weights).items():
+    counts = {name: torch.zeros((), dtype=torch.float64) for name in ("rl", "ce", "ref_kl")}
+    for part in batches:  # float64: the sum of fractional weights must not depend on how they were cut
+        for name, n in component_counts({name: w.double() for name, w in part.weights.items()}).items():
             counts[name] = counts[name] + n
     return Batch(batches, counts, tuple(samples), step, commit)
 
@@ -87,21 +87,39 @@ def _prompt_length(sample: TrainingSample) -> int:
 
 
 def _trees(samples: Sequence[TrainingSample], limit: int) -> list[_Row]:
-    """One row per prompt and as many of its completions as keep attention (length squared) no dearer than apart."""
-    rows, apart, prompt = [], 0, np.empty(0, np.int32)
+    """Neighbours that start with the same untrained tokens hold them once, as long as that saves tokens and attention.
+
+    Attention is reckoned as length squared: of the shared row against the samples apart.
+    """
+    rows: list[_Row] = []
+    members: list[int] = []
+    shared, apart = 0, 0
     for index, sample in enumerate(samples):
-        p, n = _prompt_length(sample), len(sample)
-        same = p > 0 and bool(rows) and np.array_equal(prompt, sample.token_ids[:p])
-        length = rows[-1].length + n - p if same else 0
-        if same and length <= limit and length**2 <= apart + n**2:
-            segment = rows[-1].runs[-1].segment + 1
-            rows[-1] = _Row([*rows[-1].runs, _Run(index, p, n, rows[-1].length, segment, 0, p - 1)], length)
-            apart += n**2
+        n = len(sample)
+        common = min(shared, _common_prefix(samples[members[0]], sample)) if members else 0
+        length = common + sum(len(samples[i]) - common for i in [*members, index])
+        if members and length < rows[-1].length + n and length <= limit and length**2 <= apart + n**2:
+            members, shared, apart = [*members, index], common, apart + n**2
+            rows[-1] = _tree(samples, members, shared)
         else:
-            rows.append(_Row([_Run(index, 0, p, 0, 0, -1, 0), _Run(index, p, n, p, 1, 0, p - 1)], n))
-            apart, prompt = n**2, sample.token_ids[:p]
-    # A prompt with one completion is plain causal attention: one run, no mask.
-    return [row if len(row.runs) > 2 else _single(row.runs[0].sample, samples[row.runs[0].sample]) for row in rows]
+            members, shared, apart = [index], _prompt_length(sample), n**2
+            rows.append(_single(index, sample))
+    return rows
+
+
+def _tree(samples: Sequence[TrainingSample], members: list[int], shared: int) -> _Row:
+    runs, col = [_Run(members[0], 0, shared, 0, 0, -1, 0)], shared
+    for segment, index in enumerate(members, start=1):
+        runs.append(_Run(index, shared, len(samples[index]), col, segment, 0, shared - 1))
+        col += len(samples[index]) - shared
+    return _Row(runs, col)
+
+
+def _common_prefix(a: TrainingSample, b: TrainingSample) -> int:
+    """Tokens, trained in neither, that both samples start with."""
+    n = min(_prompt_length(a), _prompt_length(b))
+    differs = a.token_ids[:n] != b.token_ids[:n]
+    return int(differs.argmax()) if differs.any() else n
 
 
 def _fill(rows: list[_Row], limit: int) -> list[_Row]:

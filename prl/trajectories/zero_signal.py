@@ -15,7 +15,9 @@ def drop_zero_signal(samples: Iterable[TrainingSample]) -> list[TrainingSample]:
 
     Source: algorithms page, "Reference Scoring" (filtering) and "Loss Components".
     """
-    return [s for s in map(_without_zero_advantages, samples) if any(s.members(c).any() for c in ("rl", "ce", "ref_kl"))]
+    return [
+        s for s in map(_without_zero_advantages, samples) if any(s.members(c).any() for c in ("rl", "ce", "ref_kl"))
+    ]
 
 
 def _without_zero_advantages(sample: TrainingSample) -> TrainingSample:

@@ -1,9 +1,12 @@
 """Read-only numpy arrays: how the immutable types hold their streams."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from torch import Tensor
+
+Array: TypeAlias = Any
+"""A field given as a list, a numpy array or a tensor, and held as a read-only numpy array."""
 
 
 def frozen(values: Any, dtype: Any) -> np.ndarray:

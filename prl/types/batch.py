@@ -87,7 +87,7 @@ class Batch:
           IndexError: no such cell, or it is padding.
         """
         for rows in self.rows:
-            if 0 <= row < len(rows.sample):
+            if 0 <= row < len(rows.sample) and 0 <= col < rows.sample.shape[1]:
                 index = int(rows.sample[row, col])
                 if index >= 0:
                     return self.samples[index].id, int(rows.token[row, col])

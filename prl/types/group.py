@@ -40,16 +40,17 @@ class Trace:
 
     id: str
     agent: str
-    steps: tuple[Step, ...]
-    samples: tuple[TrainingSample, ...]
-    reward: float
+    steps: Sequence[Step]
+    samples: Sequence[TrainingSample]
+    reward: float | int
     valid: bool = True
     trainable: bool = True
-    messages: tuple[Mapping[str, Any], ...] = ()
+    messages: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         for name in ("steps", "samples", "messages"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        object.__setattr__(self, "reward", float(self.reward))
         if self.valid and not math.isfinite(self.reward):
             raise DataError(f"Trace {self.id!r}: reward is {self.reward}; a valid rollout needs a finite number.")
 
@@ -64,7 +65,7 @@ class Episode:
     """One play of a task. `error` is the traceback of a play that failed, else None."""
 
     id: str
-    traces: tuple[Trace, ...]
+    traces: Sequence[Trace]
     error: str | None = None
 
     def __post_init__(self) -> None:
@@ -95,7 +96,7 @@ class Group:
     id: str
     env: str
     task: Task
-    episodes: tuple[Episode, ...]
+    episodes: Sequence[Episode]
     commit: Commit | None = None
 
     def __post_init__(self) -> None:
@@ -157,15 +158,17 @@ class Group:
         """
         per_sample = {name: self._spread(name, values) for name, values in streams.items()}
         pieces = ({name: values[i] for name, values in per_sample.items()} for i in range(len(self.samples)))
-        fresh = {id(old): old.with_streams(**piece) for old, piece in zip(self.samples, pieces, strict=True)}
-        return self._replace_samples(fresh)
+        return self._with_samples([old.with_streams(**piece) for old, piece in zip(self.samples, pieces, strict=True)])
 
-    def _replace_samples(self, fresh: Mapping[int, TrainingSample]) -> "Group":
-        def renew(trace: Trace) -> Trace:
-            return replace(trace, samples=tuple(fresh.get(id(s), s) for s in trace.samples))
+    def _with_samples(self, fresh: Sequence[TrainingSample]) -> "Group":
+        rest = iter(fresh)
 
-        episodes = tuple(replace(e, traces=tuple(renew(t) for t in e.traces)) for e in self.episodes)
-        return replace(self, episodes=episodes)
+        def renew(episode: Episode, trace: Trace) -> Trace:
+            if episode.error is not None or not trace.takes_part:
+                return trace
+            return replace(trace, samples=[next(rest) for _ in trace.samples])
+
+        return replace(self, episodes=[replace(e, traces=[renew(e, t) for t in e.traces]) for e in self.episodes])
 
     def _spread(self, name: str, values: Tensor | Sequence[Any]) -> list[np.ndarray]:
         where = f"Group {self.id!r}, assign({name}=...)"
@@ -173,7 +176,9 @@ class Group:
             raise DataError(f"{where}: unknown stream; one of {', '.join(ASSIGNABLE)}.")
         if isinstance(values, Tensor):
             if values.shape != (len(self.traces),):
-                raise DataError(f"{where}: a tensor of shape {list(values.shape)}; need [{len(self.traces)}], one per trace.")
+                raise DataError(
+                    f"{where}: a tensor of shape {list(values.shape)}; need [{len(self.traces)}], one per trace."
+                )
             numbers = values.detach().cpu().numpy().astype(np.float32)
             owners = [i for i, trace in enumerate(self.traces) for _ in trace.samples]
             return [np.where(s.loss_mask, numbers[i], np.float32(0)) for i, s in zip(owners, self.samples, strict=True)]
@@ -184,6 +189,11 @@ class Group:
 
 def _aligned(where: str, sample: TrainingSample, values: Any) -> np.ndarray:
     values = np.asarray(values, np.float32)
+    if values.ndim != 1:
+        raise DataError(
+            f"{where}, sample {sample.id!r}: got shape {list(values.shape)}; a list holds one stream per sample. "
+            "For one number per trace give a tensor."
+        )
     if len(values) == len(sample):
         return values
     trained = int(sample.loss_mask.sum())

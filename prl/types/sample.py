@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from prl.errors import DataError
-from prl.types.arrays import frozen
+from prl.types.arrays import Array, frozen
 from prl.types.step import TopK
 
 STREAMS = {
@@ -46,21 +46,21 @@ class TrainingSample:
     """
 
     id: str
-    token_ids: np.ndarray
-    loss_mask: np.ndarray
-    inference_logprobs: np.ndarray | None = None
-    temperatures: np.ndarray | None = None
-    advantages: np.ndarray | None = None
-    ref_logprobs: np.ndarray | None = None
-    rl_weights: np.ndarray | None = None
-    ce_weights: np.ndarray | None = None
-    ref_kl_weights: np.ndarray | None = None
-    roles: np.ndarray | None = None
-    content: np.ndarray | None = None
-    step: np.ndarray | None = None
-    message: np.ndarray | None = None
+    token_ids: Array
+    loss_mask: Array
+    inference_logprobs: Array | None = None
+    temperatures: Array | None = None
+    advantages: Array | None = None
+    ref_logprobs: Array | None = None
+    rl_weights: Array | None = None
+    ce_weights: Array | None = None
+    ref_kl_weights: Array | None = None
+    roles: Array | None = None
+    content: Array | None = None
+    step: Array | None = None
+    message: Array | None = None
     topk: TopK | None = None
-    version: np.ndarray | None = None
+    version: Array | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "token_ids", frozen(self.token_ids, np.int32))
@@ -94,6 +94,7 @@ class TrainingSample:
         pairs: Iterable[tuple[str, Any]] = ((k, getattr(self, k)) for k in STREAMS)
         pairs = [*pairs, ("topk.ids", self.topk and self.topk.ids), ("topk.logprobs", self.topk and self.topk.logprobs)]
         wrong = [f"{k} has {len(v)} tokens" for k, v in pairs if v is not None and len(v) != n]
+        wrong += [f"{k} has shape {list(v.shape)}" for k, v in pairs[: len(STREAMS)] if v is not None and v.ndim != 1]
         if wrong:
             raise DataError(
                 f"TrainingSample {self.id!r}: {', '.join(wrong)}, token_ids has {n}. "
@@ -103,7 +104,9 @@ class TrainingSample:
     def _check_values(self) -> None:
         mask = self.loss_mask
         if n_first := int(len(self) > 0 and (mask[0] or self.members("ce")[0])):
-            raise DataError(f"TrainingSample {self.id!r}: {n_first} trained token at position 0, which nothing predicts.")
+            raise DataError(
+                f"TrainingSample {self.id!r}: {n_first} trained token at position 0, which nothing predicts."
+            )
         for name in _ZERO_OUTSIDE:
             values = getattr(self, name)
             if values is not None and (bad := np.flatnonzero(~mask & (values != 0))).size:
@@ -124,7 +127,7 @@ class TrainingSample:
             values = getattr(self, name)
             if values is None:
                 raise DataError(
-                    f"TrainingSample {self.id!r}: {int(members.sum())} tokens have a {component} weight, but {name} is None. "
+                    f"TrainingSample {self.id!r}: {int(members.sum())} {component} tokens, and {name} is None. "
                     f"The {component} component needs it on each of them."
                 )
             if (bad := np.flatnonzero(members & ~np.isfinite(values))).size:

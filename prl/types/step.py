@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prl.errors import DataError
-from prl.types.arrays import frozen, same_tokens
+from prl.types.arrays import Array, frozen, same_tokens
 
 ROLES = ("none", "system", "user", "assistant", "tool")
 """Role codes of token streams; 0 is scaffold outside any message."""
@@ -16,8 +16,8 @@ ROLES = ("none", "system", "user", "assistant", "tool")
 class TopK(NamedTuple):
     """The sampler's most likely tokens at each position: ids and log-probabilities, both [tokens, topk]."""
 
-    ids: np.ndarray
-    logprobs: np.ndarray
+    ids: Array
+    logprobs: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,19 +34,19 @@ class Step:
       DataError: streams of unequal length.
     """
 
-    prompt_ids: np.ndarray
-    completion_ids: np.ndarray
-    completion_logprobs: np.ndarray | None
+    prompt_ids: Array
+    completion_ids: Array
+    completion_logprobs: Array | None
     _: KW_ONLY
-    prompt_roles: np.ndarray | None = None
-    prompt_content: np.ndarray | None = None
+    prompt_roles: Array | None = None
+    prompt_content: Array | None = None
     agent: str = "agent"
     truncated: bool = False
     trainable: bool = True
     topk: TopK | None = None
     version: int | None = None
-    temperature: float = 1.0
-    prompt_messages: np.ndarray | None = None
+    temperature: float | int = 1.0
+    prompt_messages: Array | None = None
 
     def __post_init__(self) -> None:
         fields = {"prompt_ids": np.int32, "completion_ids": np.int32, "completion_logprobs": np.float32}
@@ -63,14 +63,17 @@ class Step:
         p, c = len(self.prompt_ids), len(self.completion_ids)
         need: Mapping[str, tuple[Any, int]] = {
             "completion_logprobs": (self.completion_logprobs, c),
-            "topk": (self.topk and self.topk.ids, c),
+            "topk.ids": (self.topk and self.topk.ids, c),
+            "topk.logprobs": (self.topk and self.topk.logprobs, c),
             "prompt_roles": (self.prompt_roles, p),
             "prompt_content": (self.prompt_content, p),
             "prompt_messages": (self.prompt_messages, p),
         }
         wrong = [f"{k} has {len(v)}, needs {n}" for k, (v, n) in need.items() if v is not None and len(v) != n]
         if wrong:
-            raise DataError(f"Step of agent {self.agent!r}: {'; '.join(wrong)}. One entry per token; nothing is padded.")
+            raise DataError(
+                f"Step of agent {self.agent!r}: {'; '.join(wrong)}. One entry per token; nothing is padded."
+            )
 
 
 def call_parents(steps: Sequence[Step]) -> list[int | None]:

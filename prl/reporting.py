@@ -1,0 +1,75 @@
+"""What a Runner says of a step: the report, one line of it, and why nothing was trained."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prl.collect import Stream
+from prl.learner import Learned
+from prl.types import Batch, StepReport
+
+
+def step_report(step: int, done: Learned, batch: Batch, curricula: Mapping[str, float], seconds: float) -> StepReport:
+    """The report of a committed step; rollout totals come from what the batch commits."""
+    totals = dict(batch.commit.totals) if batch.commit else {}
+    rollout = {f"rollout/{name}": float(value) for name, value in totals.items() if name != "reward"}
+    reward = totals["reward"] / totals["traces"] if totals.get("traces") else None
+    trained = sum(int(rows.trained.sum()) for rows in batch.rows)
+    metrics = {**done.metrics, **rollout, **curricula}
+    return StepReport(step, step, done.loss, done.terms, metrics, reward, done.grad_norm, trained, seconds)
+
+
+def curriculum_metrics(batch: Batch, streams: Sequence[Stream]) -> dict[str, float]:
+    """Metrics of every curriculum in the state that the batch commits, as `curriculum/<env>/name`."""
+    states = batch.commit.curricula if batch.commit else {}
+    own = {s.env.name: s.curriculum.at(states.get(s.env.name)).metrics() for s in streams}
+    return {f"curriculum/{env}/{name}": value for env, metrics in own.items() for name, value in metrics.items()}
+
+
+def append_report(folder: Path, report: StepReport) -> None:
+    """One line more in the folder's history.jsonl."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "history.jsonl").open("a", encoding="utf8") as file:
+        file.write(json.dumps(report._asdict()) + "\n")
+
+
+def summary(report: StepReport) -> str:
+    """The few numbers of a progress bar."""
+    rate = report.metrics.get("rollout/output_tokens", 0.0) / max(report.seconds, 1e-9)
+    shown = {
+        "reward": report.reward, "kept": report.metrics.get("rl/kept"),
+        "mismatch_kl": report.metrics.get("rl/mismatch_kl"), "tok/s": rate,
+    }  # fmt: skip
+    return ", ".join(f"{name}={value:.3g}" for name, value in shown.items() if value is not None)
+
+
+def why_empty(batch: Batch) -> str:
+    """One sentence on a batch without anything to train on."""
+    if batch.commit is None:
+        return "the batch holds no sample that trains anything"
+    totals = batch.commit.totals
+    mean = totals.get("reward", 0.0) / max(totals.get("traces", 0.0), 1.0)
+    return (
+        f"no sample carries a training signal ({totals.get('episodes', 0)} episodes, {totals.get('errors', 0)} failed, "
+        f"mean reward {mean:.3g}): within each group all credit is zero"
+    )
+
+
+def name_of(thing: Any) -> str:
+    """A short name: a config's `type`, a function's name, else its repr."""
+    return getattr(thing, "type", None) or getattr(thing, "__name__", None) or repr(thing)
+
+
+def differences(saved: dict[str, str], mine: dict[str, str]) -> list[str]:
+    """Settings whose text differs, as "name: saved -> mine"."""
+    names = dict.fromkeys([*saved, *mine])
+    return [f"{k}: {saved.get(k)} -> {mine.get(k)}" for k in names if saved.get(k) != mine.get(k)]
+
+
+def settings_of(runner: Any, streams: Sequence[Stream]) -> dict[str, str]:
+    """The settings that decide a run, as text: what a checkpoint remembers in order to name what changed."""
+    own = ("batch_size", "constant_trainer_batch_size", "seed", "max_tokens", "max_grad_norm", "sampling")
+    sources = {f"source {s.env.name}": f"{s.algorithm!r}, group_size={s.group_size}" for s in streams}
+    named = {"loss": name_of(runner.loss), "advantage": name_of(runner.advantage), "optimizer": runner.optimizer_config}
+    return {k: str(v) for k, v in {**sources, **{k: getattr(runner, k) for k in own}, **named}.items()}
