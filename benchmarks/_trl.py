@@ -14,7 +14,7 @@ TRL's GRPOTrainer runs with these settings:
     scale_rewards="none"           advantage = reward - mean of the group, as GRPO() in prl
     epsilon=0.2                    TRL's default; without effect, the ratio is 1 in the only update
     mask_truncated_completions=False, temperature=1, top_p=1, top_k=0
-    per_device_train_batch_size    all rollouts of a step: one generation, one micro-batch, gradient_accumulation_steps=1
+    per_device_train_batch_size    all rollouts of a step: one generation, one micro-batch, no accumulation
     gradient_checkpointing=False, bf16=False, use_cpu=True; eager, SDPA attention (so is prl)
     optim="adamw_torch_fused", lr constant, betas (0.9, 0.999), weight_decay=0, max_grad_norm=1
     shuffle_dataset=False          tasks in source order, as prl's StandardSampler

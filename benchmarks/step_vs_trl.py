@@ -4,7 +4,7 @@
 
 The model is `models.tiny()`: Qwen3, 0.66M parameters, random weights. A step is 64
 rollouts of at most 64 tokens, 8 to a prompt, then loss, gradient and one AdamW step.
-Prompts are reasoning-gym's spell_backward through ChatML, 77 tokens each. The reward
+Prompts are reasoning-gym's spell_backward through ChatML, 72 tokens each. The reward
 is a hash of the text, so every rollout has credit and neither side may skip one.
 
     fixed    no id ends a completion (the only stop is an id that the model lacks): all have 64 tokens

@@ -244,4 +244,4 @@ def _count(groups: Sequence[Group], before: Mapping[str, float]) -> dict[str, fl
         "reward": sum(t.reward for t in traces), "calls": len(steps), "truncated": sum(s.truncated for s in steps),
         "output_tokens": sum(len(s.completion_ids) for s in steps),
     }  # fmt: skip
-    return {name: before.get(name, 0) + value for name, value in fresh.items()}
+    return {name: float(before.get(name, 0) + value) for name, value in fresh.items()}

@@ -14,7 +14,7 @@ class _Selector(selectors.DefaultSelector):
 
     on_idle: Callable[[], bool] | None = None
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+    def select(self, timeout: Any = None) -> Any:
         if timeout is None and self.on_idle is not None and self.on_idle():
             timeout = 0
         return super().select(timeout)

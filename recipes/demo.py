@@ -3,9 +3,9 @@
 python -m recipes.demo            (make demo)
 Expected on 2 CPU cores: held-out accuracy from 0.2-0.3 to 0.7 or more, in under 5 minutes.
 
-The task is reasoning-gym's spell_backward on words of 4 and 5 letters. The reward in
-training is the verifier's own, partial credit for letters in place; accuracy is the
-share of exact answers, one sample each at temperature 1, on words that training never saw.
+The task is reasoning-gym's spell_backward on words of 4 and 5 letters. The reward is 1
+for an exact answer and 0 for any other; accuracy is the share of exact answers, one
+sample each at temperature 1, on words that training never saw.
 """
 
 import argparse
@@ -32,7 +32,7 @@ HELD_OUT = 512
 
 
 def environment() -> ReasoningGym:
-    return ReasoningGym("spell_backward", size=30_000, min_word_len=4, max_word_len=5)
+    return ReasoningGym("spell_backward", size=30_000, exact=True, min_word_len=4, max_word_len=5)
 
 
 def runner(policy: Policy, seed: int, out: Path | None = None) -> Runner:
@@ -107,7 +107,7 @@ def write_summary(folder: Path, trainer: Runner, result: dict[str, float]) -> No
     """The result with versions, settings and both word lists."""
     words = {split: [task.info["metadata"]["word"] for task in trainer.tasks(split)] for split in ("train", "test")}
     about = {
-        "steps": len(trainer.history), "held_out": HELD_OUT, "reward": "partial credit (share of letters in place)",
+        "steps": len(trainer.history), "held_out": HELD_OUT, "reward": "1 for an exact answer, else 0",
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads", "python": platform.python_version(),
         "versions": {name: version(name) for name in ("torch", "transformers", "reasoning-gym", "prl")},
         "train_words": words["train"], "held_out_words": words["test"][:HELD_OUT],

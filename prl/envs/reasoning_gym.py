@@ -24,7 +24,9 @@ class ReasoningGym:
                 Most generators make thousands a second, countdown 40, knight_swap 1.
     seed:       of the generator, whose item i depends on seed + i.
     test_share: fraction of questions held out. Which side a question falls on depends
-                on its text alone, so no seed or size moves a test question into train.
+                on its text alone, case and spacing aside, so no seed or size moves a
+                test question into train.
+    exact:      pay 1.0 for a full score and 0.0 for less, instead of partial credit.
     config:     the task's own settings, such as min_word_len=3.
 
     A task's `answer` is None where many answers are right. Its `info` is the entry that
@@ -40,7 +42,16 @@ class ReasoningGym:
 
     agents: tuple[str, ...] = ("agent",)
 
-    def __init__(self, name: str, *, size: int = 10_000, seed: int = 0, test_share: float = 0.2, **config: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        size: int = 10_000,
+        seed: int = 0,
+        test_share: float = 0.2,
+        exact: bool = False,
+        **config: Any,
+    ) -> None:
         if size < 1:
             raise ConfigError(f"ReasoningGym({name!r}): got size={size}; need at least 1.")
         if not 0 < test_share < 1:
@@ -48,6 +59,7 @@ class ReasoningGym:
         self.name = name
         self.seed = seed
         self.test_share = test_share
+        self.exact = exact
         self._dataset = _dataset(name, {**config, "size": size, "seed": seed})
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -74,11 +86,12 @@ class ReasoningGym:
         return self.score(task, reply.content)
 
     def score(self, task: Task, answer: str) -> float:
-        """The verifier's score of an answer, from 0.0 to 1.0."""
+        """The verifier's score of an answer, from 0.0 to 1.0; only 0.0 or 1.0 with `exact`."""
         try:
-            return float(self._dataset.score_answer(answer, dict(task.info)))
+            score = float(self._dataset.score_answer(answer, dict(task.info)))
         except Exception:  # verifiers parse the model's text; several raise on text they do not expect
             return 0.0
+        return float(score == 1.0) if self.exact else score
 
     @cached_property
     def _splits(self) -> dict[str, tuple[Task, ...]]:
@@ -88,9 +101,10 @@ class ReasoningGym:
                 entries.setdefault(entry["question"], entry)
         splits: dict[str, list[Task]] = {split: [] for split in SPLITS}
         for question, entry in entries.items():
-            digest = blake2b(question.encode(), digest_size=16)
-            is_test = int.from_bytes(digest.digest()[:8]) < self.test_share * 2**64
-            task = Task(f"{self.name}-{digest.hexdigest()}", question, entry["answer"], entry)
+            key = blake2b(question.encode(), digest_size=16).hexdigest()
+            place = blake2b(" ".join(question.casefold().split()).encode(), digest_size=8).digest()
+            is_test = int.from_bytes(place) < self.test_share * 2**64
+            task = Task(f"{self.name}-{key}", question, entry["answer"], entry)
             splits["test" if is_test else "train"].append(task)
         return {split: tuple(tasks) for split, tasks in splits.items()}
 
