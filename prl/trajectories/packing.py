@@ -12,6 +12,9 @@ from prl.trajectories.zero_signal import drop_zero_signal
 from prl.types import Batch, Commit, Rows, TrainingSample
 
 
+_TOKEN_CELLS = 400  # measured at width 128; a wider model's tokens cost more, and sharing pays more
+
+
 class _Run(NamedTuple):
     """Tokens [first, end) of a sample at columns [col, ...) of a row. `fork` is the column before the first."""
 
@@ -45,8 +48,8 @@ def pack(
       row_tokens: None puts one sample in a row, or one prompt with several
         continuations; a number fills rows up to that many tokens, block-diagonally.
       share_prompts: neighbours that start with the same untrained tokens hold them once in
-        a row, each seeing the shared part and itself. Exact, and done only where it
-        saves tokens and attention does not cost more than it would apart.
+        a row, each seeing the shared part and itself. Exact, and done only where the
+        tokens saved outweigh the longer row's attention.
       step, commit: carried to the Batch.
 
     Returns:
@@ -87,24 +90,26 @@ def _prompt_length(sample: TrainingSample) -> int:
 
 
 def _trees(samples: Sequence[TrainingSample], limit: int) -> list[_Row]:
-    """Neighbours that start with the same untrained tokens hold them once, as long as that saves tokens and attention.
-
-    Attention is reckoned as length squared: of the shared row against the samples apart.
-    """
+    """Neighbours that start with the same untrained tokens hold them once, while that is cheaper than a row more."""
     rows: list[_Row] = []
     members: list[int] = []
-    shared, apart = 0, 0
+    shared = 0
     for index, sample in enumerate(samples):
         n = len(sample)
         common = min(shared, _common_prefix(samples[members[0]], sample)) if members else 0
         length = common + sum(len(samples[i]) - common for i in [*members, index])
-        if members and length < rows[-1].length + n and length <= limit and length**2 <= apart + n**2:
-            members, shared, apart = [*members, index], common, apart + n**2
+        if common and length <= limit and _cost(length) < _cost(rows[-1].length) + _cost(n):
+            members, shared = [*members, index], common
             rows[-1] = _tree(samples, members, shared)
         else:
-            members, shared, apart = [index], _prompt_length(sample), n**2
+            members, shared = [index], _prompt_length(sample)
             rows.append(_single(index, sample))
     return rows
+
+
+def _cost(length: int) -> int:
+    """Cost of a row, in attention cells: length squared, and _TOKEN_CELLS for the matrix products of each token."""
+    return length * (length + _TOKEN_CELLS)
 
 
 def _tree(samples: Sequence[TrainingSample], members: list[int], shared: int) -> _Row:
