@@ -90,15 +90,15 @@ def _prompt_length(sample: TrainingSample) -> int:
 
 
 def _trees(samples: Sequence[TrainingSample], limit: int) -> list[_Row]:
-    """Neighbours that start with the same untrained tokens hold them once, while that is cheaper than a row more."""
+    """Neighbours that start with the same untrained tokens hold them once, while the cost per sample falls."""
     rows: list[_Row] = []
     members: list[int] = []
     shared = 0
     for index, sample in enumerate(samples):
-        n = len(sample)
         common = min(shared, _common_prefix(samples[members[0]], sample)) if members else 0
         length = common + sum(len(samples[i]) - common for i in [*members, index])
-        if common and length <= limit and _cost(length) < _cost(rows[-1].length) + _cost(n):
+        cheaper = _cost(length) * len(members) < _cost(rows[-1].length) * (len(members) + 1) if members else False
+        if common and length <= limit and cheaper:
             members, shared = [*members, index], common
             rows[-1] = _tree(samples, members, shared)
         else:

@@ -86,13 +86,12 @@ class Batch:
         Raises:
           IndexError: no such cell, or it is padding.
         """
+        first = 0
         for rows in self.rows:
-            if 0 <= row < len(rows.sample) and 0 <= col < rows.sample.shape[1]:
-                index = int(rows.sample[row, col])
-                if index >= 0:
-                    return self.samples[index].id, int(rows.token[row, col])
-                break
-            row -= len(rows.sample)
+            r, (height, width) = row - first, rows.sample.shape
+            if 0 <= r < height and 0 <= col < width and (index := int(rows.sample[r, col])) >= 0:
+                return self.samples[index].id, int(rows.token[r, col])
+            first += height
         raise IndexError(f"Batch.where: row {row}, column {col} is padding or does not exist.")
 
     @property

@@ -258,7 +258,7 @@ def batches(draw):
     return samples, dict(max_tokens=draw(st.integers(12, 60)), row_tokens=row_tokens, share_prompts=draw(st.booleans()))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(batches())
 def test_every_trained_token_has_one_cell_and_every_cell_a_name(batch):
     samples, layout = batch
