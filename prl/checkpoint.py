@@ -58,11 +58,14 @@ def read_state(folder: Path, optimizer: torch.optim.Optimizer) -> tuple[Any, dic
     """
     state = load(folder / "state.safetensors")
     moments: dict[int, dict[str, Tensor]] = {}
+    shapes = [p.shape for group in optimizer.param_groups for p in group["params"]]
+    known = {str(i): shape for i, shape in enumerate(shapes)}
+    odd = False
     for name, value in _tensors(folder / "optimizer.safetensors").items():
         index, _, key = name.partition("/")
-        moments.setdefault(int(index), {})[key] = value
-    shapes = [list(p.shape) for group in optimizer.param_groups for p in group["params"]]
-    if moments and [list(moments[i]["exp_avg"].shape) for i in sorted(moments)] != shapes:
+        odd |= index not in known or (key != "step" and value.shape != known[index])
+        moments.setdefault(int(index) if index in known else -1, {})[key] = value
+    if odd:
         raise DataError(f"load: the optimiser state in {folder} belongs to other parameters than this model's.")
     return state, {"state": moments, "param_groups": optimizer.state_dict()["param_groups"]}
 
@@ -71,13 +74,13 @@ def read_weights(folder: Path, module: torch.nn.Module) -> Callable[[], None]:
     """A function that copies the folder's safetensors into the module; everything is checked before it exists.
 
     Raises:
-      DataError: no or damaged weights, or names and shapes that are not the module's.
+      DataError: no or damaged weights, or names, shapes or dtypes that are not the module's.
     """
     saved = {k: v for file in sorted(folder.glob("*.safetensors")) for k, v in _tensors(file).items()}
     own = module.state_dict()
     filled = {own[name].data_ptr() for name in saved if name in own}  # tied weights are saved once
     missing = [name for name, tensor in own.items() if tensor.data_ptr() not in filled]
-    odd = [name for name, tensor in saved.items() if name not in own or own[name].shape != tensor.shape]
+    odd = [name for name, tensor in saved.items() if name not in own or not _alike(own[name], tensor)]
     if missing or odd:
         raise DataError(
             f"load: {folder} holds another model: {len(missing)} weights missing, {len(odd)} that do not fit, "
@@ -90,6 +93,10 @@ def read_weights(folder: Path, module: torch.nn.Module) -> Callable[[], None]:
                 own[name].copy_(tensor)
 
     return copy
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype
 
 
 def _tensors(file: Path) -> dict[str, Tensor]:

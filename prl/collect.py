@@ -1,5 +1,6 @@
 """From a committed state to a step's groups: rollouts, credit, admission. Nothing here changes the Runner."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -7,7 +8,8 @@ from typing import Any, NamedTuple
 import polars as pl
 from torch import Tensor
 
-from prl.algorithms import Algorithm
+from prl.algorithms import Algorithm, as_algorithm
+from prl.config.base import at_least
 from prl.curricula import Curriculum
 from prl.envs.base import Env
 from prl.errors import ConfigError, DataError, TrainingError
@@ -53,7 +55,7 @@ async def rollout(streams: Sequence[Stream], commit: Commit, draws: int, seed: i
     """The next `draws` groups, streams taken in turn; the result's commit has used them up.
 
     Raises:
-      TrainingError: every episode failed; raised from the first one's exception.
+      TrainingError: every episode of the step so far failed; raised from the first one's exception.
     """
     plan = [_draw(streams, commit, commit.draws + i, seed) for i in range(draws)]
     plays = [
@@ -64,7 +66,7 @@ async def rollout(streams: Sequence[Stream], commit: Commit, draws: int, seed: i
     played = iter(await play_all(plays, setting))
     outcomes = {d.id: [next(played) for _ in range(d.stream.group_size)] for d in plan}
     errors = [p.error for group in outcomes.values() for p in group if p.error is not None]
-    if errors and len(errors) == len(plays):
+    if errors and len(errors) == len(plays) and not commit.totals.get("traces"):
         raise TrainingError(f"rollout: all {len(plays)} episodes failed; the first with {errors[0]!r}.") from errors[0]
     groups = [Group(d.id, d.stream.env.name, d.task, tuple(p.episode for p in outcomes[d.id])) for d in plan]
     return Groups(groups, commit._replace(draws=commit.draws + draws, totals=_count(groups, commit.totals)))
@@ -79,7 +81,8 @@ def _draw(streams: Sequence[Stream], commit: Commit, number: int, seed: int) -> 
 
 def score(streams: Sequence[Stream], groups: Groups, *, algorithm: Algorithm | None, advantage: Any) -> Groups:
     """Credit for each group in order, each environment's state passed on from group to group."""
-    by_env, states = {s.env.name: s for s in streams}, dict(groups.commit.algorithms)
+    by_env = {s.env.name: s for s in streams}
+    states = copy.deepcopy(dict(groups.commit.algorithms))  # a function that changes its state in place stays harmless
     scored = []
     for group in groups:
         if advantage is not None:
@@ -181,15 +184,17 @@ def resolve(sources: Sequence[Source], algorithm: Algorithm, curriculum: Curricu
         raise ConfigError(f"Runner: environments are {names}; need at least one, and names that differ.")
     streams = []
     for source in sources:
+        if source.group_size is not None:
+            at_least(f"Source {source.env.name!r}", 1, group_size=source.group_size)
         tasks = source.env.tasks("train")
         if not len(tasks):
             raise ConfigError(f"Runner: environment {source.env.name!r} has no training tasks.")
         streams.append(
             Stream(
                 source.env,
-                algorithm if source.algorithm is None else source.algorithm,
+                algorithm if source.algorithm is None else as_algorithm(source.algorithm),
                 source.curriculum or curriculum,
-                source.group_size or group_size,
+                group_size if source.group_size is None else source.group_size,
                 tasks,
             )  # fmt: skip
         )

@@ -45,11 +45,12 @@ def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, loss: 
         total, part = policy(rows, _objective(loss, batch))
         total.backward()
         parts.append(part)
+    terms = {name: float(sum(part.terms[name].item() for part in parts)) for name in COMPONENTS}
+    metrics = _metrics(loss, parts)  # before the step: whatever a user's metric raises leaves the weights alone
     norm = optimizer_step(policy, optimizer, max_grad_norm)
     if not torch.isfinite(torch.tensor(norm)):
         raise TrainingError(f"the gradient norm is {norm}; no step was taken. Largest term: {_largest(parts)}.")
-    terms = {name: float(sum(part.terms[name].item() for part in parts)) for name in COMPONENTS}
-    return Learned(sum(terms.values()), terms, _metrics(loss, parts), norm)
+    return Learned(sum(terms.values()), terms, metrics, norm)
 
 
 def batch_losses(policy: Policy, batch: Batch, losses: Mapping[str, Loss]) -> dict[str, dict[str, TokenLoss]]:

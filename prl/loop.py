@@ -1,11 +1,12 @@
 """One event loop in one thread: synchronous calls that also work where a loop is already running, as in Jupyter."""
 
 import asyncio
+import contextlib
 import selectors
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 
@@ -24,11 +25,12 @@ class Loop(asyncio.SelectorEventLoop):
     """An event loop that knows when nothing can happen any more.
 
     `on_stall` is called when no callback, timer, thread or socket can wake the loop.
-    It returns True when it scheduled something.
+    It returns True when it scheduled something. `stopped` ends the thread that serves it.
     """
 
     def __init__(self) -> None:
         self.on_stall: Callable[[], bool] | None = None
+        self.stopped = False
         self._threads = 0
         selector = _Selector()
         super().__init__(selector)
@@ -63,39 +65,54 @@ class LoopThread:
         """The coroutine's result.
 
         An interrupt cancels the work, waits until it has unwound, and is raised again;
-        with `hold_interrupt` it is raised after the work is done.
+        with `hold_interrupt` it is raised after the work is done. A second one shortens nothing.
         """
-        future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self.loop)
+        outcome: Future[Any] = Future()
+        tasks: list[asyncio.Task[Any]] = []
+
+        def start() -> None:
+            tasks.append(self.loop.create_task(work))
+            tasks[0].add_done_callback(lambda task: _hand_over(task, outcome))
+
+        self.loop.call_soon_threadsafe(start)
         try:
-            return future.result()
+            return outcome.result()
         except KeyboardInterrupt:
             if not hold_interrupt:
-                future.cancel()
-            self._settle(future)
+                self.loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            while not outcome.done():
+                _wait_through_interrupts(outcome)
             raise
-
-    def _settle(self, future: Future[Any]) -> None:
-        """Wait until the loop has nothing left of the work; a second interrupt does not shorten it."""
-        done = threading.Event()
-        future.add_done_callback(lambda _: self.loop.call_soon_threadsafe(done.set))
-        while not done.is_set():
-            try:
-                done.wait(0.05)
-            except KeyboardInterrupt:
-                continue
 
     def close(self) -> None:
         """Stop the thread. Later calls of `run` fail."""
         self._close()
 
 
+def _hand_over(task: "asyncio.Task[Any]", outcome: "Future[Any]") -> None:
+    error = asyncio.CancelledError() if task.cancelled() else task.exception()
+    if error is None:
+        outcome.set_result(task.result())
+    else:
+        outcome.set_exception(error)
+
+
+def _wait_through_interrupts(outcome: "Future[Any]") -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        wait([outcome])
+
+
 def _serve(loop: Loop) -> None:
     asyncio.set_event_loop(loop)
-    loop.run_forever()
+    while not loop.stopped:
+        # asyncio lets these two through run_forever after it has given them to whoever awaits the task.
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):
+            loop.run_forever()
     loop.close()
 
 
 def _stop(loop: Loop, thread: threading.Thread) -> None:
+    loop.stopped = True
     if not loop.is_closed():
         loop.call_soon_threadsafe(loop.stop)
     if thread is not threading.current_thread():

@@ -65,7 +65,7 @@ class Curriculum:
         """A copy in the given state; None is the state at the start."""
         fresh = copy.deepcopy(self)
         if state is not None:
-            fresh.load_state_dict(state)
+            fresh.load_state_dict(copy.deepcopy(state))
         return fresh
 
     def admit(self, group: Group) -> bool:

@@ -71,12 +71,17 @@ class TorchEngine:
         """Copy every named tensor into the module.
 
         Raises:
-          EngineError: names differ from the module's own.
+          EngineError: names or shapes differ from the module's own; nothing is copied then.
         """
         own, given = dict(self._module.named_parameters()), dict(named_tensors)
         if own.keys() != given.keys():
             odd = sorted(own.keys() ^ given.keys())
             raise EngineError(f"TorchEngine.load_weights: {len(odd)} names differ from the module's, first {odd[0]!r}.")
+        if odd := [name for name, tensor in given.items() if tensor.shape != own[name].shape]:
+            raise EngineError(
+                f"TorchEngine.load_weights: {len(odd)} shapes differ from the module's, first {odd[0]!r}: "
+                f"{list(given[odd[0]].shape)}, need {list(own[odd[0]].shape)}."
+            )
         with torch.no_grad():
             for name, tensor in given.items():
                 own[name].copy_(tensor)
@@ -173,7 +178,8 @@ class _Decode:
             use_cache=True, **given,
         )  # fmt: skip
         self._logits = out.logits[:, -1]
-        self._next_position = self._next_position + 1
+        # Finished rows that have not left yet run on: their tokens count for nothing, but their positions must exist.
+        self._next_position = (self._next_position + 1).clamp(max=self._module.config.max_position_embeddings - 1)
 
     def completions(self, version: int) -> list[Completion]:
         tokens, logprobs = self._tokens.numpy().astype(np.int32), self._logprobs.numpy()

@@ -68,15 +68,26 @@ class Agent:
         self.messages: list[Message] = []
         self._key, self._setting = key, setting
         self._window: list[int] = []  # indices into messages that the model sees now
+        self._asking = False
         self._seen: _Tokens | None = None  # last prompt + completion; None: render from scratch
 
     async def respond(self, messages: str | Sequence[Message], *, tools: Any = None) -> Reply:
         """The model's reply to what is NEW since its last one; a string is one user message.
 
         Raises:
-          DataError: malformed messages, or a prompt that leaves no room in the model's context.
+          DataError: malformed messages, a prompt that leaves no room in the model's context, or
+            a call while the agent waits for its last reply.
         """
+        if self._asking:
+            raise DataError(
+                f"Episode {current_branch.get().episode!r}: agent {self.label!r} asks while it waits for its last "
+                "reply. An agent is one conversation; agents.new(role) gives each branch its own."
+            )
         new = _checked(messages, self.label)
+        if not new:
+            raise DataError(f"Agent {self.label!r}: got no message to respond to.")
+        if any(message["role"] == "assistant" for message in new):
+            raise DataError(f"Agent {self.label!r}: got an assistant message; respond() takes only what is new to it.")
         prompt = self._prompt(new, tools)
         if len(prompt.ids) >= self._setting.context:
             raise DataError(
@@ -84,7 +95,11 @@ class Agent:
                 f"context is {self._setting.context}. Shorten the task, or call restart(...) with a summary."
             )
         request = Request(prompt.ids, self._setting.sampling, (*self._key, len(self.steps)))
-        completion = await self._setting.lockstep.ask(request, self.label)
+        self._asking = True
+        try:
+            completion = await self._setting.lockstep.ask(request, self.label)
+        finally:
+            self._asking = False
         self._window += range(len(self.messages), len(self.messages) + len(new))
         self.messages += new
         return self._record(prompt, completion, tools)
@@ -172,8 +187,12 @@ class Agents:
             try:
                 return await coro
             except asyncio.CancelledError:
+                lockstep.enter(parent)
                 if child.stalled:
                     raise DataError(child.stalled) from None
+                raise
+            except BaseException:
+                lockstep.enter(parent)  # no round until the siblings are gone, whether or not they had asked
                 raise
             finally:
                 left.discard(child)
@@ -267,12 +286,6 @@ def _checked(messages: str | Sequence[Message], agent: str) -> list[Message]:
     for message in messages:
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise DataError(f"Agent {agent!r}: got {message!r}; a message is a dict with a 'role' and a 'content'.")
-        if message["role"] == "assistant":
-            raise DataError(
-                f"Agent {agent!r}: got an assistant message; respond() takes only what is new to the model."
-            )
-    if not messages:
-        raise DataError(f"Agent {agent!r}: got no message to respond to.")
     return list(messages)
 
 

@@ -65,9 +65,12 @@ async def _play(branch: Branch, play: Play, setting: Setting) -> Played:
                 f"Episode {play.id!r}: play() ended and no agent had spoken, so there is nothing to learn from."
             )
     except asyncio.CancelledError:
-        if branch.stalled is None:
-            raise
-        error = DataError(branch.stalled)
+        task = asyncio.current_task()
+        if branch.stalled is None and task is not None and task.cancelling():
+            raise  # from outside: the whole call ends
+        error = DataError(branch.stalled or f"Episode {play.id!r}: play() was cancelled by something it awaits.")
+    except SystemExit as raised:
+        error = DataError(f"Episode {play.id!r}: play() raised {raised!r}.")
     except Exception as raised:
         error = raised
     finally:

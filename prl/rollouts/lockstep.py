@@ -4,11 +4,12 @@ So what a round holds depends on what the episodes did, never on how long they t
 """
 
 import asyncio
+from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from prl.engines.base import Completion, Engine, Request
-from prl.errors import DataError
+from prl.errors import DataError, EngineError
 
 _HINT = "Branches of an episode must be forked with agents.gather(...), so that rounds are reproducible."
 
@@ -22,6 +23,7 @@ class Branch:
     forks: int = 0
     created: int = 0
     asking: str | None = None
+    last: str | None = None
     task: "asyncio.Task[object] | None" = None
     stalled: str | None = None
 
@@ -33,6 +35,11 @@ current_branch: ContextVar[Branch] = ContextVar("prl_branch")
 class _Waiting:
     request: Request
     future: "asyncio.Future[Completion]" = field(repr=False)
+
+
+def _in_order(waiting: Iterable[_Waiting]) -> list[_Waiting]:
+    """By key, so that a round does not depend on who asked first."""
+    return sorted(waiting, key=lambda w: w.request.key)
 
 
 class Lockstep:
@@ -59,15 +66,21 @@ class Lockstep:
         """The request's completion.
 
         Raises:
-          DataError: the branch already waits for a request, so it was forked by other means.
+          DataError: the branch already waits for a request, or is not live (it ended, or waits for
+            the branches it forked), so somebody forked by other means.
         """
         branch = current_branch.get()
+        if branch not in self._live:
+            raise DataError(
+                f"Episode {branch.episode!r}: agent {agent!r} asks in a branch that has ended or waits for its own "
+                f"branches. {_HINT}"
+            )
         if branch.asking is not None:
             raise DataError(
                 f"Episode {branch.episode!r}: agent {agent!r} asks while agent {branch.asking!r} of the same branch "
                 f"waits. {_HINT}"
             )
-        branch.asking = agent
+        branch.asking = branch.last = agent
         try:
             if not self._engine.lockstep:
                 return (await self._engine.generate([request]))[0]
@@ -85,23 +98,26 @@ class Lockstep:
             self._round = asyncio.get_running_loop().create_task(self._run_round())
 
     async def _run_round(self) -> None:
-        batch = sorted(self._waiting.values(), key=lambda w: w.request.key)
+        batch = _in_order(self._waiting.values())
+        answers: list[Completion | Exception] = []
         try:
-            completions = await self._engine.generate([w.request for w in batch])
+            answers = [*await self._engine.generate([w.request for w in batch])]
+            if len(answers) != len(batch):
+                raise EngineError(f"The engine gave {len(answers)} completions for {len(batch)} requests.")
         except Exception as error:
-            for waiting in batch:
-                if not waiting.future.done():
-                    waiting.future.set_exception(error)
-            return
+            answers = [error] * len(batch)
         finally:
             self._waiting.clear()  # every branch of the round is at work again before the first of them runs
             self._round = None
-        for waiting, completion in zip(batch, completions, strict=True):
+        for waiting, answer in zip(batch, answers, strict=True):
             if not waiting.future.done():
-                waiting.future.set_result(completion)
+                give = waiting.future.set_exception if isinstance(answer, Exception) else waiting.future.set_result
+                give(answer)  # type: ignore[arg-type]
 
     async def cancel(self) -> None:
-        """Stop a running round; its engine call unwinds before this returns."""
+        """Drop every request and stop a running round; its engine call unwinds before this returns."""
+        self._live.clear()
+        self._waiting.clear()  # or a cancelled branch that leaves would start a round of the others' requests
         if self._round is not None and not self._round.done():
             self._round.cancel()
             await asyncio.wait([self._round])
@@ -109,11 +125,15 @@ class Lockstep:
     def on_stall(self) -> bool:
         """Nothing can wake the loop: end the branches that wait for neither the engine nor any work."""
         stuck = [b for b in self._live if b not in self._waiting and b.task is not None and b.stalled is None]
+        asking = {episode: set[str]() for episode in (branch.episode for branch in stuck)}
+        for branch in self._waiting:
+            asking.get(branch.episode, set()).add(str(branch.asking))
         for branch in stuck:
+            others = ", ".join(map(repr, sorted(asking[branch.episode]))) or "no agent"
             branch.stalled = (
-                f"Episode {branch.episode!r}: a branch waits for something that is neither the engine nor work "
-                f"in progress (branch {list(branch.path) or 'root'}), for example a queue that another branch fills. "
-                f"{_HINT}"
+                f"Episode {branch.episode!r}: branch {list(branch.path) or 'root'}, last agent {branch.last!r}, waits "
+                "for something that is neither the engine nor work in progress, for example a queue filled by another "
+                f"branch; {others} of the episode waits for the engine. {_HINT}"
             )
             assert branch.task is not None
             branch.task.cancel()
