@@ -156,14 +156,15 @@ async def collect(
 
 
 def draws_size(streams: Sequence[Stream], first: int, draws: int) -> int:
-    """Episodes in `draws` groups from draw number `first` on."""
-    return sum(streams[(first + i) % len(streams)].group_size for i in range(draws))
+    """Traces in `draws` groups from draw number `first` on, where every role speaks in every episode."""
+    turn = [streams[(first + i) % len(streams)] for i in range(draws)]
+    return sum(stream.group_size * len(stream.env.agents) for stream in turn)
 
 
-def draws_for(streams: Sequence[Stream], first: int, episodes: int) -> int:
-    """Fewest groups from draw number `first` on that hold at least that many episodes."""
+def draws_for(streams: Sequence[Stream], first: int, traces: int) -> int:
+    """Fewest groups from draw number `first` on that hold at least that many traces, by `draws_size`."""
     draws = 0
-    while draws_size(streams, first, draws) < episodes:
+    while draws_size(streams, first, draws) < traces:
         draws += 1
     return draws
 

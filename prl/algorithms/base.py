@@ -46,7 +46,8 @@ def as_algorithm(algorithm: Any) -> Algorithm:
     Raises:
       ConfigError: neither.
     """
-    if callable(getattr(algorithm, "score_group", None)) and callable(getattr(algorithm, "init_state", None)):
+    methods = [getattr(algorithm, name, None) for name in ("init_state", "score_group")]
+    if all(map(callable, methods)) and not isinstance(algorithm, type):
         return algorithm
     if callable(algorithm) and not isinstance(algorithm, type):
         fn: Any = algorithm

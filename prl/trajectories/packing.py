@@ -11,7 +11,6 @@ from prl.ops import component_counts
 from prl.trajectories.zero_signal import drop_zero_signal
 from prl.types import Batch, Commit, Rows, TrainingSample
 
-
 _TOKEN_CELLS = 400  # measured at width 128; a wider model's tokens cost more, and sharing pays more
 
 

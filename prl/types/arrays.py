@@ -22,4 +22,4 @@ def frozen(values: Any, dtype: Any) -> np.ndarray:
 
 def same_tokens(a: np.ndarray, b: np.ndarray) -> bool:
     """Equal token ids. The last one is looked at first: it is where two histories most often differ."""
-    return len(a) == len(b) and (len(a) == 0 or (a[-1] == b[-1] and np.array_equal(a, b)))
+    return len(a) == len(b) and (len(a) == 0 or (bool(a[-1] == b[-1]) and np.array_equal(a, b)))
