@@ -33,7 +33,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from prl import Runner
 from prl.policy import Policy
@@ -89,7 +89,7 @@ class Worker:
         sys.exit(f"benchmarks: the {self.name} worker ended with status {self._process.wait()}; its error is above")
 
 
-def serve(make: Callable[..., Any], settings: str) -> None:
+def serve(make: Callable[..., Any], settings: str) -> NoReturn:
     """A worker's life: build the side, then answer calls. Whatever libraries print goes to stderr."""
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)

@@ -59,17 +59,17 @@ def exact(task: Task, text: str) -> float:
 class Side:
     """prl or TRL at the checkpoint's weights. Both evaluate through a Runner; prl trains with it too."""
 
-    def __init__(self, name: str, checkpoint: str, seed: int) -> None:
+    def __init__(self, name: str, checkpoint: str, seed: int, lr: float) -> None:
         self._policy, env = models.load(Path(checkpoint) / "model", renderer="chatml"), Exact(demo.environment())
         self._engine = TorchEngine(self._policy.module)
         sizes: dict[str, Any] = {"group_size": demo.GROUP_SIZE, "batch_size": demo.BATCH_SIZE, "seed": seed}
         self._runner = Runner(
-            self._policy, env, engine=self._engine, optimizer=AdamW(lr=demo.LEARNING_RATE),
+            self._policy, env, engine=self._engine, optimizer=AdamW(lr=lr),
             sampling=Sampling(max_tokens=demo.MAX_TOKENS), constant_trainer_batch_size=False, **sizes,
         )  # fmt: skip
         self._steps: Any = PrlSteps(self._runner)
         if name == "trl":
-            given = {"lr": demo.LEARNING_RATE, "max_tokens": demo.MAX_TOKENS}
+            given = {"lr": lr, "max_tokens": demo.MAX_TOKENS}
             self._steps = TrlSteps(self._policy, env.tasks("train"), exact, **sizes, **given)
 
     def prompt(self) -> float:
@@ -101,9 +101,10 @@ def reached(curve: Sequence[tuple[float, float]], target: float = TARGET) -> flo
     return next((a[0] for a, b in pairs if min(a[1], b[1]) >= target), None)
 
 
-def race(checkpoint: Path, seed: int, limit: int) -> dict[str, float | None]:
+def race(checkpoint: Path, seed: int, lr: float, limit: int) -> dict[str, float | None]:
     """Each side's seconds to the target, None if `limit` steps did not get there. The sides take turns."""
-    workers = [Worker("benchmarks.demo_vs_trl", n, checkpoint=str(checkpoint), seed=seed) for n in ("prl", "trl")]
+    settings = {"checkpoint": str(checkpoint), "seed": seed, "lr": lr}
+    workers = [Worker("benchmarks.demo_vs_trl", name, **settings) for name in ("prl", "trl")]
     curves = {worker.name: [(0.0, worker.call("accuracy"))] for worker in workers}
     print(f"seed {seed}: prompts of {workers[0].call('prompt'):.1f} tokens, accuracy {curves['prl'][0][1]:.3f}")
     for step in range(EVERY, limit + 1, EVERY):
@@ -132,21 +133,23 @@ def verdict(seed: int, times: dict[str, float | None]) -> str:
     return f"seed {seed}: to {TARGET}: {shown}" + (f", ratio {trl / prl:.2f}" if prl and trl else "")
 
 
-def main(seeds: Sequence[int], checkpoint: str | None, limit: int) -> None:
+def main(seeds: Sequence[int], checkpoint: str | None, lr: float, limit: int) -> None:
     lines = []
     for seed in seeds:
-        lines.append(verdict(seed, race(Path(checkpoint) if checkpoint else warm_start(seed), seed, limit)))
+        start = Path(checkpoint) if checkpoint else warm_start(seed)
+        lines.append(verdict(seed, race(start, seed, lr, limit)))
         print(lines[-1], flush=True)
-    print(
-        f"\n{demo.BATCH_SIZE} rollouts a step, {demo.GROUP_SIZE} to a prompt, lr {demo.LEARNING_RATE}", *lines, sep="\n"
-    )
+    print(f"\n{demo.BATCH_SIZE} rollouts a step, {demo.GROUP_SIZE} to a prompt, lr {lr:g}", *lines, sep="\n")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--checkpoint", help="folder with model/; default: the demo's warm start of each seed")
+    parser.add_argument("--lr", type=float, default=demo.LEARNING_RATE, help="learning rate of both sides")
     parser.add_argument("--limit", type=int, default=400, help="most steps of a side")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    serve(Side, options.worker) if options.worker else main(options.seeds, options.checkpoint, options.limit)
+    if options.worker:
+        serve(Side, options.worker)
+    main(options.seeds, options.checkpoint, options.lr, options.limit)

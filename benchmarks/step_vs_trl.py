@@ -127,4 +127,6 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=20, help="measured steps of each side")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    serve(Side, options.worker) if options.worker else main(options.steps)
+    if options.worker:
+        serve(Side, options.worker)
+    main(options.steps)

@@ -76,13 +76,15 @@ class LoopThread:
 
         self.loop.call_soon_threadsafe(start)
         try:
-            return outcome.result()
+            _wait(outcome)
         except KeyboardInterrupt:
             if not hold_interrupt:
                 self.loop.call_soon_threadsafe(lambda: tasks[0].cancel())
             while not outcome.done():
-                _wait_through_interrupts(outcome)
+                with contextlib.suppress(KeyboardInterrupt):
+                    _wait(outcome)
             raise
+        return outcome.result()
 
     def close(self) -> None:
         """Stop the thread. Later calls of `run` fail."""
@@ -97,9 +99,9 @@ def _hand_over(task: "asyncio.Task[Any]", outcome: "Future[Any]") -> None:
         outcome.set_exception(error)
 
 
-def _wait_through_interrupts(outcome: "Future[Any]") -> None:
-    with contextlib.suppress(KeyboardInterrupt):
-        wait([outcome])
+def _wait(outcome: "Future[Any]") -> None:
+    while not outcome.done():
+        wait([outcome], timeout=0.2)  # an interrupt that is no signal (`_thread.interrupt_main`, Windows) wakes nobody
 
 
 def _serve(loop: Loop) -> None:

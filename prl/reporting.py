@@ -1,6 +1,7 @@
 """What a Runner says of a step: the report, one line of it, and why nothing was trained."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,14 +52,19 @@ def why_empty(batch: Batch) -> str:
     totals = batch.commit.totals
     mean = totals.get("reward", 0.0) / max(totals.get("traces", 0.0), 1.0)
     return (
-        f"no sample carries a training signal ({totals.get('episodes', 0)} episodes, {totals.get('errors', 0)} failed, "
+        f"no sample carries a training signal ({totals.get('episodes', 0):g} episodes, {totals.get('errors', 0):g} failed, "
         f"mean reward {mean:.3g}): within each group all credit is zero"
     )
 
 
 def name_of(thing: Any) -> str:
     """A short name: a config's `type`, a function's name, else its repr."""
-    return getattr(thing, "type", None) or getattr(thing, "__name__", None) or repr(thing)
+    return getattr(thing, "type", None) or getattr(thing, "__name__", None) or text_of(thing)
+
+
+def text_of(thing: Any) -> str:
+    """A function's name, else the repr without addresses, which differ from process to process."""
+    return getattr(thing, "__qualname__", None) or re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
 
 
 def differences(saved: dict[str, str], mine: dict[str, str]) -> list[str]:
@@ -70,6 +76,6 @@ def differences(saved: dict[str, str], mine: dict[str, str]) -> list[str]:
 def settings_of(runner: Any, streams: Sequence[Stream]) -> dict[str, str]:
     """The settings that decide a run, as text: what a checkpoint remembers in order to name what changed."""
     own = ("batch_size", "constant_trainer_batch_size", "seed", "max_tokens", "max_grad_norm", "sampling")
-    sources = {f"source {s.env.name}": f"{s.algorithm!r}, group_size={s.group_size}" for s in streams}
-    named = {"loss": name_of(runner.loss), "advantage": name_of(runner.advantage), "optimizer": runner.optimizer_config}
-    return {k: str(v) for k, v in {**sources, **{k: getattr(runner, k) for k in own}, **named}.items()}
+    sources = {f"source {s.env.name}": f"{text_of(s.algorithm)}, group_size={s.group_size}" for s in streams}
+    named = {"loss": runner.loss, "advantage": runner.advantage, "optimizer": runner.optimizer_config}
+    return {**sources, **{k: text_of(v) for k, v in {**{k: getattr(runner, k) for k in own}, **named}.items()}}

@@ -1,4 +1,4 @@
-"""What the tests of rollouts, Runner and checkpoints share: small models, environments made of a function, fingerprints."""
+"""What tests of rollouts, Runner and checkpoints share: small models, environments of a function, fingerprints."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -36,7 +36,7 @@ def test_masked_mean_takes_booleans_and_batches():
 
 
 def test_the_logits_of_a_row_belong_to_the_next_token():
-    # Row i predicts token i + 1. Each of ids 1..3 has logit 0 in a row of one 2 and two 0s: 0 - ln(e^2 + 2) = -2.239545.
+    # Row i predicts token i + 1. Ids 1..3 have logit 0 in a row of one 2 and two 0s: -ln(e^2 + 2) = -2.239545.
     # Without the shift they would be -0.239545, -0.239545, -1.098612.
     logits = tensor([2, 0, 0], [0, 2, 0], [0, 0, 2], [1, 1, 1])[None]
     got = next_token_logprobs(logits, torch.tensor([[0, 1, 2, 0]]))

@@ -186,13 +186,10 @@ class Agents:
             current_branch.set(child)
             try:
                 return await coro
-            except asyncio.CancelledError:
-                lockstep.enter(parent)
-                if child.stalled:
-                    raise DataError(child.stalled) from None
-                raise
-            except BaseException:
+            except BaseException as error:
                 lockstep.enter(parent)  # no round until the siblings are gone, whether or not they had asked
+                if child.stalled and isinstance(error, asyncio.CancelledError):
+                    raise DataError(child.stalled) from error
                 raise
             finally:
                 left.discard(child)

@@ -44,6 +44,8 @@ async def play_all(plays: Sequence[Play], setting: Setting) -> list[Played]:
         branch.task = asyncio.create_task(_play(branch, play, setting))
     tasks: list[Any] = [branch.task for branch in branches]
     try:
+        if tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)  # gather would cancel them before `finally`
         return list(await asyncio.gather(*tasks))
     finally:
         for task in tasks:
@@ -64,13 +66,15 @@ async def _play(branch: Branch, play: Play, setting: Setting) -> Played:
             raise DataError(
                 f"Episode {play.id!r}: play() ended and no agent had spoken, so there is nothing to learn from."
             )
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as cancelled:
         task = asyncio.current_task()
         if branch.stalled is None and task is not None and task.cancelling():
             raise  # from outside: the whole call ends
         error = DataError(branch.stalled or f"Episode {play.id!r}: play() was cancelled by something it awaits.")
+        error.__cause__ = cancelled  # its traceback shows where play() was
     except SystemExit as raised:
         error = DataError(f"Episode {play.id!r}: play() raised {raised!r}.")
+        error.__cause__ = raised
     except Exception as raised:
         error = raised
     finally:

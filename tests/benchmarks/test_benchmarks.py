@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -62,7 +64,7 @@ def test_prompts_are_the_same_tokens_on_both_sides():
         _trl.prompt_tokens(policy, tasks)
 
 
-def test_a_worker_answers_line_by_line_and_prints_elsewhere(tmp_path):
+def test_a_worker_answers_line_by_line_and_prints_elsewhere():
     code = (
         "import sys; from benchmarks._trl import serve\n"
         "class Side:\n"
@@ -70,9 +72,6 @@ def test_a_worker_answers_line_by_line_and_prints_elsewhere(tmp_path):
         "    def double(self, x): print('more noise'); return 2 * x\n"
         "serve(Side, sys.argv[1])"
     )
-    import subprocess
-    import sys
-
     command = [sys.executable, "-c", code, json.dumps({"name": "a"})]
     done = subprocess.run(command, cwd=_trl.ROOT, input='["double", {"x": 4}]\n', capture_output=True, text=True)
     assert [json.loads(line) for line in done.stdout.splitlines()] == ["ready", 8]

@@ -56,7 +56,7 @@ def test_the_band_is_on_the_probability_move_whatever_the_sign(mu, pi, eps, kept
 
 
 def test_a_dropped_ratio_that_overflows_is_exactly_zero():
-    # Token 1: |0.5 - 0.4| = 0.1 stays, ratio 1.25. Token 2: move 0.368, ratio e^99 overflows float32 and leaves no trace.
+    # Token 1: |0.5 - 0.4| = 0.1 stays, ratio 1.25. Token 2: move 0.368, ratio e^99 overflows float32.
     loss, gradient, kept, _ = run([math.log(0.5), -1.0], [math.log(0.4), -100.0], [1.0, 1.0], torch.float32)
     assert kept == [True, False]
     assert loss == pytest.approx([-1.25, 0.0]) and gradient == pytest.approx([-1.25, 0.0])

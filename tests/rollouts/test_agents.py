@@ -119,7 +119,10 @@ def test_restart_renders_the_new_history_and_opens_a_second_sample():
 
 WRONG = {
     "no message": ([], "got no message to respond to"),
-    "assistant": ([{"role": "assistant", "content": "x"}], "got an assistant message; respond.. takes only what is new"),
+    "assistant": (
+        [{"role": "assistant", "content": "x"}],
+        "got an assistant message; respond.. takes only what is new",
+    ),
     "no role": ([{"content": "x"}], "a message is a dict with a 'role' and a 'content'"),
 }
 

@@ -97,7 +97,7 @@ BAD = {  # name: (streams, text)
         dict(inference_logprobs=LOGPROBS, advantages=[0, 0, 1, 1], rl_weights=[0, 1, 1, 1]),
         "rl_weights is 1.0 at token 1, outside loss_mask",
     ),
-    "a first token that was sampled": (dict(loss_mask=[True] * 4), "trained token at position 0, which nothing predicts"),
+    "a first token that was sampled": (dict(loss_mask=[True] * 4), "trained token at position 0, which nothing pre"),
     "a first token with a ce weight": (dict(ce_weights=[1, 0, 0, 0]), "1 trained token at position 0"),
 }  # fmt: skip
 
