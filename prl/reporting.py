@@ -51,8 +51,9 @@ def why_empty(batch: Batch) -> str:
         return "the batch holds no sample that trains anything"
     totals = batch.commit.totals
     mean = totals.get("reward", 0.0) / max(totals.get("traces", 0.0), 1.0)
+    episodes, failed = totals.get("episodes", 0), totals.get("errors", 0)
     return (
-        f"no sample carries a training signal ({totals.get('episodes', 0):g} episodes, {totals.get('errors', 0):g} failed, "
+        f"no sample carries a training signal ({episodes:g} episodes, {failed:g} failed, "
         f"mean reward {mean:.3g}): within each group all credit is zero"
     )
 
