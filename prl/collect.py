@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import polars as pl
-from torch import Tensor
 
 from prl.algorithms import Algorithm, as_algorithm
 from prl.config.base import at_least
@@ -79,33 +78,21 @@ def _draw(streams: Sequence[Stream], commit: Commit, number: int, seed: int) -> 
     return _Draw(stream, own, curriculum.sampler.sample(stream.tasks, own, rng))
 
 
-def score(streams: Sequence[Stream], groups: Groups, *, algorithm: Algorithm | None, advantage: Any) -> Groups:
-    """Credit for each group in order, each environment's state passed on from group to group."""
-    by_env = {s.env.name: s for s in streams}
-    states = copy.deepcopy(dict(groups.commit.algorithms))  # a function that changes its state in place stays harmless
+def score(streams: Sequence[Stream], groups: Groups, *, instead: Algorithm | None = None) -> Groups:
+    """Credit for each group in order, each environment's state passed on from group to group.
+
+    `instead` replaces every environment's algorithm for this call: it starts from its own
+    first state, and what will be committed stays as it was.
+    """
+    chosen = {s.env.name: instead or s.algorithm for s in streams}
+    committed = {} if instead else groups.commit.algorithms
+    states = copy.deepcopy(dict(committed))  # a function that changes its state in place stays harmless
     scored = []
     for group in groups:
-        if advantage is not None:
-            scored.append(_with_advantage(group, advantage))
-            continue
-        chosen = by_env[group.env].algorithm if algorithm is None else algorithm
-        state = states.get(group.env)
-        fresh, states[group.env] = chosen.score_group(group, chosen.init_state() if state is None else state)
+        algorithm, state = chosen[group.env], states.get(group.env)
+        fresh, states[group.env] = algorithm.score_group(group, algorithm.init_state() if state is None else state)
         scored.append(fresh)
-    return Groups(scored, groups.commit._replace(algorithms=states))
-
-
-def _with_advantage(group: Group, advantage: Callable[[Tensor], Tensor]) -> Group:
-    if not group.traces:
-        return group
-    credit = advantage(group.rewards)
-    if not isinstance(credit, Tensor) or credit.shape != group.rewards.shape:
-        got = f"shape {list(credit.shape)}" if isinstance(credit, Tensor) else type(credit).__name__
-        raise DataError(
-            f"advantage: returned {got} for group {group.id!r}; need a tensor of shape {list(group.rewards.shape)}, "
-            "one number per rollout of the group."
-        )
-    return group.assign(advantages=credit)
+    return Groups(scored, groups.commit if instead else groups.commit._replace(algorithms=states))
 
 
 def admit(streams: Sequence[Stream], groups: Groups) -> Groups:

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from prl.collect import Stream
+from prl.errors import TrainingError
 from prl.learner import Learned
 from prl.types import Batch, StepReport
+
+_EMPTY_LIMIT = 10  # steps in a row without anything to train on
 
 
 def step_report(step: int, done: Learned, batch: Batch, curricula: Mapping[str, float], seconds: float) -> StepReport:
@@ -58,6 +61,16 @@ def why_empty(batch: Batch) -> str:
     )
 
 
+def refuse_another_empty(history: Sequence[StepReport], batch: Batch) -> None:
+    """Raise TrainingError where this batch is the tenth in a row with nothing to train on."""
+    recent = history[1 - _EMPTY_LIMIT :]
+    if len(recent) == _EMPTY_LIMIT - 1 and not any(report.tokens for report in recent):
+        raise TrainingError(
+            f"Runner.update, step {history[-1].step + 1}: nothing to train on {_EMPTY_LIMIT} times in a row; "
+            f"{why_empty(batch)}."
+        )
+
+
 def name_of(thing: Any) -> str:
     """A short name: a config's `type`, a function's name, else its repr."""
     return getattr(thing, "type", None) or getattr(thing, "__name__", None) or text_of(thing)
@@ -78,5 +91,5 @@ def settings_of(runner: Any, streams: Sequence[Stream]) -> dict[str, str]:
     """The settings that decide a run, as text: what a checkpoint remembers in order to name what changed."""
     own = ("batch_size", "constant_trainer_batch_size", "seed", "max_tokens", "max_grad_norm", "sampling")
     sources = {f"source {s.env.name}": f"{text_of(s.algorithm)}, group_size={s.group_size}" for s in streams}
-    named = {"loss": runner.loss, "advantage": runner.advantage, "optimizer": runner.optimizer_config}
+    named = {"loss": runner.loss, "optimizer": runner.optimizer_config}
     return {**sources, **{k: text_of(v) for k, v in {**{k: getattr(runner, k) for k in own}, **named}.items()}}

@@ -12,17 +12,16 @@ import torch
 from tqdm.auto import tqdm
 
 from prl import collect as stages
-from prl.algorithms import GRPO, as_algorithm
+from prl.algorithms import GRPO, choose
 from prl.checkpoint import read_state, read_weights, write_checkpoint
 from prl.collect import Source
 from prl.config import IPO, AdamW, Sampling
-from prl.config.base import at_least
+from prl.config.base import above_zero, at_least
 from prl.curricula import Curriculum
-from prl.engines import stop_ids
+from prl.engines import build_engine, stop_ids
 from prl.engines.base import Engine
-from prl.engines.torch import TorchEngine
 from prl.envs.base import Env
-from prl.errors import ConfigError, TrainingError
+from prl.errors import TrainingError
 from prl.learner import Learned, batch_losses, learn
 from prl.loop import LoopThread
 from prl.losses.select import Loss, rl_loss
@@ -32,6 +31,7 @@ from prl.reporting import (
     curriculum_metrics,
     differences,
     name_of,
+    refuse_another_empty,
     settings_of,
     step_report,
     summary,
@@ -41,7 +41,6 @@ from prl.rollouts import Lockstep, Setting
 from prl.trajectories import pack
 from prl.types import Batch, Commit, Group, Groups, StepReport, Task, TokenLoss, TrainingSample, commit_of
 
-_EMPTY_LIMIT = 10  # steps in a row without anything to train on
 _START = Commit(step=0, draws=0, algorithms={}, curricula={}, totals={})
 
 __all__ = ["Runner", "Source"]
@@ -50,9 +49,8 @@ __all__ = ["Runner", "Source"]
 class Runner:
     """Drives training cell by cell. Stages read, `update` commits.
 
-    Every stage before `update` computes from the committed state and changes nothing
-    that the next call can see: a cell run twice gives the same, bit for bit. `update`
-    commits weights, algorithm state, curriculum state, draws and step together.
+    Every stage before `update` computes from the committed state and changes nothing that
+    the next call can see. `update` commits weights, states, draws and step together.
 
     Args:
       model: what `models.tiny` or `models.load` return.
@@ -95,22 +93,20 @@ class Runner:
         seed: int = 0,
         out: str | Path | None = None,
     ) -> None:
-        at_least("Runner", 1, group_size=group_size, batch_size=batch_size)
-        if advantage is not None and algorithm is not None:
-            raise ConfigError("Runner: got both advantage= and algorithm=; the one replaces the other, so give one.")
-        self.model, self.loss, self.advantage = model, IPO() if loss is None else loss, advantage
+        self.max_tokens = min(64 * model.context, 65_536) if max_tokens is None else max_tokens
+        at_least("Runner", 1, group_size=group_size, batch_size=batch_size, max_tokens=self.max_tokens)
+        self.model, self.loss, self.max_grad_norm = model, IPO() if loss is None else loss, above_zero(max_grad_norm)
         rl_loss(self.loss)
         self.renderer = renderer or model.renderer
         self.sampling = self._stopping(sampling or Sampling())
         self.sampling.for_training("Runner")
         self.batch_size, self.constant_trainer_batch_size, self.seed = batch_size, constant_trainer_batch_size, seed
-        self.max_tokens, self.max_grad_norm = max_tokens or min(64 * model.context, 65_536), max_grad_norm
         sources = [s if isinstance(s, Source) else Source(s) for s in (env if isinstance(env, Sequence) else [env])]
-        chosen = as_algorithm(GRPO() if algorithm is None else algorithm)
+        chosen = choose(algorithm, advantage, "Runner") or GRPO()
         self._streams = stages.resolve(sources, chosen, curriculum or Curriculum(), group_size)
         self.optimizer_config = optimizer or AdamW()
         self._optimizer = build_optimizer(model, self.optimizer_config)
-        self._engine, self._weights, self._engine_weights = _engine(engine, model), 0, 0
+        self._engine, self._weights, self._engine_weights = build_engine(engine, model.module), 0, 0
         self._out = None if out is None else Path(out)
         self._state, self._history = _START, list[StepReport]()
         self._done: weakref.WeakKeyDictionary[Batch, StepReport] = weakref.WeakKeyDictionary()
@@ -132,8 +128,12 @@ class Runner:
         return self._call(self._rollout(self._next(), count))
 
     def score(self, groups: Sequence[Group], *, advantage: Any = None, algorithm: Any = None) -> Groups:
-        """Credit on every trained token, by the Runner's algorithm or by the one given here."""
-        return self._score(self._with_commit(groups), advantage, algorithm)
+        """Credit on every trained token, by each environment's algorithm or by the one given here.
+
+        An algorithm with memory sees every group once: score what `rollout` returned, not what was scored.
+        """
+        instead = choose(algorithm, advantage, "Runner.score")
+        return stages.score(self._streams, self._with_commit(groups), instead=instead)
 
     def admit(self, groups: Sequence[Group]) -> Groups:
         """The groups that pass their curriculum's gates."""
@@ -143,7 +143,7 @@ class Runner:
         """Rollout, score and admit, in waves, until `batch_size` traces with signal are there."""
 
         async def wave(commit: Commit, draws: int) -> Groups:
-            return stages.admit(self._streams, self._score(await self._rollout(commit, draws), None, None))
+            return stages.admit(self._streams, stages.score(self._streams, await self._rollout(commit, draws)))
 
         replace = self.constant_trainer_batch_size
         work = stages.collect(wave, self._streams, self._next(), self.batch_size, replace_silent=replace)
@@ -183,7 +183,11 @@ class Runner:
                 f"Runner.update: the batch was collected for step {batch.commit.step}, the next step is "
                 f"{self._state.step + 1}. Collect again."
             )
+        if not batch.rows:
+            refuse_another_empty(self._history, batch)
         report = self._call(self._update(batch, again), hold_interrupt=True)
+        if not again and self._out is not None:
+            append_report(self._out, report)
         if not batch.rows:
             warnings.warn(f"step {report.step}: {why_empty(batch)}; weights stay as they were.", stacklevel=2)
         return report
@@ -275,19 +279,8 @@ class Runner:
             self._engine.load_weights(self.model.module.named_parameters(), self._state.step)
             self._engine_weights = self._weights
 
-    def _score(self, groups: Groups, advantage: Any, algorithm: Any) -> Groups:
-        if advantage is None and algorithm is None:
-            advantage = self.advantage
-        chosen = None if algorithm is None else as_algorithm(algorithm)
-        return stages.score(self._streams, groups, algorithm=chosen, advantage=advantage)
-
     async def _update(self, batch: Batch, again: bool) -> StepReport:
         step = self._state.step + (0 if again else 1)
-        recent = self._history[1 - _EMPTY_LIMIT :]
-        if not batch.rows and len(recent) == _EMPTY_LIMIT - 1 and not any(report.tokens for report in recent):
-            raise TrainingError(
-                f"Runner.update, step {step}: nothing to train on {_EMPTY_LIMIT} times in a row; {why_empty(batch)}."
-            )
         curricula = curriculum_metrics(batch, self._streams)
         done = Learned(0.0, {}, {}, 0.0)
         if batch.rows:
@@ -303,14 +296,4 @@ class Runner:
             self._state = (batch.commit or self._state)._replace(step=step)
             self._history.append(report)
             self._done[batch] = report
-            if self._out is not None:
-                append_report(self._out, report)
         return report
-
-
-def _engine(engine: str | Engine, model: Policy) -> Engine:
-    if engine == "torch":
-        return TorchEngine(model.module)
-    if isinstance(engine, str):
-        raise ConfigError(f"Runner: unknown engine {engine!r}; need 'torch' or an Engine object.")
-    return engine

@@ -32,8 +32,9 @@ MAY_IMPORT = {
     "algorithms": "errors types ops config advantages trajectories",
     "rollouts": "errors randomness types config trajectories renderers engines envs",
     "files": "errors types",
-    "checkpoint": "errors types files",
+    "checkpoint": "errors types files policy",
     "collect": "errors randomness types config trajectories curricula algorithms envs rollouts",
+    "reporting": "errors types learner collect",
     "frames": "errors types",
     "viz": "errors types frames",
 }

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from prl.errors import ConfigError
+from torch import Tensor
+
+from prl.errors import ConfigError, DataError
 from prl.types import Group
 
 
@@ -15,7 +17,8 @@ class Algorithm(Protocol):
     State is made of dicts, lists, strings, numbers, tensors and NamedTuples of them.
     """
 
-    component: str
+    @property
+    def component(self) -> str: ...
 
     def init_state(self) -> Any: ...
 
@@ -38,6 +41,52 @@ class FunctionAlgorithm:
 
     def score_group(self, group: Group, state: Any) -> tuple[Group, Any]:
         return self._fn(group, state)
+
+
+class AdvantageAlgorithm:
+    """A function of one group's rewards [group] -> advantages [group] as an algorithm without memory."""
+
+    component = "rl"
+
+    def __init__(self, fn: Callable[[Tensor], Tensor]) -> None:
+        self._fn = fn
+
+    def __repr__(self) -> str:
+        return f"advantage {getattr(self._fn, '__qualname__', self._fn)}"
+
+    def init_state(self) -> Any:
+        """No memory."""
+        return {}
+
+    def score_group(self, group: Group, state: Any) -> tuple[Group, Any]:
+        """The function, called once on the rewards of the rollouts that count.
+
+        Raises:
+          DataError: it returned something else than one number per rollout.
+        """
+        if not group.traces:
+            return group, state
+        credit = self._fn(group.rewards)
+        if not isinstance(credit, Tensor) or credit.shape != group.rewards.shape:
+            got = f"shape {list(credit.shape)}" if isinstance(credit, Tensor) else type(credit).__name__
+            raise DataError(
+                f"advantage: returned {got} for group {group.id!r}; need a tensor of shape "
+                f"{list(group.rewards.shape)}, one number per rollout of the group."
+            )
+        return group.assign(advantages=credit), state
+
+
+def choose(algorithm: Any, advantage: Any, where: str) -> Algorithm | None:
+    """The algorithm that one of the two stands for; None where both are None.
+
+    Raises:
+      ConfigError: both are given, or `algorithm` is none.
+    """
+    if algorithm is not None and advantage is not None:
+        raise ConfigError(f"{where}: got both advantage= and algorithm=; the one replaces the other, so give one.")
+    if advantage is not None:
+        return AdvantageAlgorithm(advantage)
+    return None if algorithm is None else as_algorithm(algorithm)
 
 
 def as_algorithm(algorithm: Any) -> Algorithm:

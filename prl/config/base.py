@@ -29,6 +29,17 @@ def unknown_key(where: str, key: str, valid: list[str]) -> str:
     return f"{where}: unknown key {key!r}; valid keys are {', '.join(valid)}.{hint}"
 
 
+def above_zero(max_grad_norm: float) -> float:
+    """The norm as given.
+
+    Raises:
+      ConfigError: it is not above 0, so every gradient would vanish.
+    """
+    if not max_grad_norm > 0:
+        raise ConfigError(f"Runner: got max_grad_norm={max_grad_norm!r}; need a number above 0.")
+    return max_grad_norm
+
+
 def at_least(where: str, minimum: int, **values: int) -> None:
     """Raise ConfigError for each named whole number that is below `minimum` or not a whole number."""
     for name, value in values.items():

@@ -3,6 +3,7 @@
 from pydantic import Field, model_validator
 
 from prl.config.base import Frozen
+from prl.errors import ConfigError
 
 
 class AdamW(Frozen):
@@ -42,9 +43,9 @@ class Sampling(Frozen):
         return self
 
     def for_training(self, where: str) -> None:
-        """Raise ValueError when the trainer could not reproduce the sampled distribution."""
+        """Raise ConfigError when the trainer could not reproduce the sampled distribution."""
         if self.temperature == 0 or self.top_p < 1 or self.top_k:
-            raise ValueError(
+            raise ConfigError(
                 f"{where}: got temperature={self.temperature}, top_p={self.top_p}, top_k={self.top_k}; training needs "
                 "temperature > 0, top_p=1 and no top_k, so that pi/mu compares the same distribution. "
                 "Truncated and greedy sampling belong in evaluate(sampling=...)."

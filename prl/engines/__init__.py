@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+from torch import nn
+
 from prl.engines.base import Completion, Engine, Request
+from prl.engines.torch import TorchEngine
 from prl.errors import ConfigError
 
-__all__ = ["Completion", "Engine", "Request", "stop_ids"]
+__all__ = ["Completion", "Engine", "Request", "TorchEngine", "build_engine", "stop_ids"]
 
 
 def stop_ids(stop: Sequence[int | str], renderer: Any, tokenizer: Any) -> tuple[int, ...]:
@@ -24,3 +27,14 @@ def stop_ids(stop: Sequence[int | str], renderer: Any, tokenizer: Any) -> tuple[
             )
         ids += found
     return tuple(dict.fromkeys(ids))
+
+
+def build_engine(engine: str | Engine, module: nn.Module) -> Engine:
+    """The engine as given, or the embedded one for "torch".
+
+    Raises:
+      ConfigError: another name.
+    """
+    if isinstance(engine, str) and engine != "torch":
+        raise ConfigError(f"Runner: unknown engine {engine!r}; need 'torch' or an Engine object.")
+    return TorchEngine(module) if isinstance(engine, str) else engine

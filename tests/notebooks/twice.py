@@ -47,9 +47,7 @@ def main(path: str) -> None:
         first = run(source, names), state(names)
         again = run(source, names), state(names)
         if first != again:
-            sys.exit(
-                f"a second run of this cell gave something else:\n{source}\n--- first\n{first[0]}\n--- second\n{again[0]}"
-            )
+            sys.exit(f"a second run differs:\n{source}\n--- first\n{first[0]}\n--- second\n{again[0]}")
     print(f"{until} cells ran twice with equal results")
 
 
