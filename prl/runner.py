@@ -12,7 +12,7 @@ import torch
 from tqdm.auto import tqdm
 
 from prl import collect as stages
-from prl.algorithms import GRPO, choose
+from prl.algorithms import GRPO, as_algorithm, choose
 from prl.checkpoint import read_state, read_weights, write_checkpoint
 from prl.collect import Source
 from prl.config import IPO, AdamW, Sampling
@@ -102,7 +102,7 @@ class Runner:
         self.sampling.for_training("Runner")
         self.batch_size, self.constant_trainer_batch_size, self.seed = batch_size, constant_trainer_batch_size, seed
         sources = [s if isinstance(s, Source) else Source(s) for s in (env if isinstance(env, Sequence) else [env])]
-        chosen = choose(algorithm, advantage, "Runner") or GRPO()
+        chosen = choose(algorithm, advantage, "Runner") or as_algorithm(GRPO())
         self._streams = stages.resolve(sources, chosen, curriculum or Curriculum(), group_size)
         self.optimizer_config = optimizer or AdamW()
         self._optimizer = build_optimizer(model, self.optimizer_config)

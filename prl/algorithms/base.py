@@ -17,8 +17,7 @@ class Algorithm(Protocol):
     State is made of dicts, lists, strings, numbers, tensors and NamedTuples of them.
     """
 
-    @property
-    def component(self) -> str: ...
+    component: str
 
     def init_state(self) -> Any: ...
 
