@@ -228,8 +228,8 @@ def test_padding_by_hand():
 
 def test_tokens_that_another_sample_trains_are_not_shared():
     samples = [rl("x", [1, 2], [3, 4]), rl("y", [1, 2, 3], [5])]
-    (rows,) = pack(samples, max_tokens=99).rows
-    assert rows.token_ids.tolist() == [[1, 2, 3, 4, 3, 5]]
+    assert pack(samples, max_tokens=99).rows[0].token_ids.tolist() == [[1, 2, 3, 4, 3, 5]]
+    assert pack(samples[::-1], max_tokens=99).rows[0].token_ids.tolist() == [[1, 2, 3, 5, 3, 4]]
 
 
 def test_nothing_is_shared_where_attention_would_cost_more():
