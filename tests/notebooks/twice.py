@@ -21,8 +21,10 @@ def run(source: str, names: dict[str, Any]) -> str:
     with contextlib.redirect_stdout(out):
         exec(compile(tree, "<cell>", "exec"), names)
         value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names) if last else None
-    shown = value._repr_html_() if hasattr(value, "_repr_html_") else repr(value)
-    return out.getvalue() + ("" if " at 0x" in shown else shown)
+    for show in ("_repr_png_", "_repr_html_"):
+        if last and (shown := getattr(value, show, lambda: None)()) is not None:
+            return out.getvalue() + str(shown)
+    return out.getvalue() + repr(value)
 
 
 def state(names: dict[str, Any]) -> dict[str, bytes]:
