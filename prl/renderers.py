@@ -6,6 +6,7 @@ the tiny models. Both satisfy the package's `Renderer` protocol.
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from renderers import ParsedResponse, RenderedTokens, config_from_name, create_renderer
@@ -43,6 +44,8 @@ class ChatML:
         self.tokenizer: Any = tokenizer
         self.default_system = default_system
         self._start, self._end = self.tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
+        # A group asks with one prompt many times, and every message has its role's header.
+        self._encode = lru_cache(maxsize=4096)(self._tokenize)
         self._newline = self._encode("\n")
 
     def render(
@@ -109,9 +112,9 @@ class ChatML:
         """[the id of `<|im_end|>`]."""
         return [self._end]
 
-    def _encode(self, text: str) -> list[int]:
+    def _tokenize(self, text: str) -> tuple[int, ...]:
         # Without split_special_tokens a body that quotes <|im_end|> would end its own turn.
-        return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
 
     def _empty(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> RenderedTokens:
         if tools:
@@ -129,7 +132,9 @@ class ChatML:
         self._add(out, self._newline, index)
 
     @staticmethod
-    def _add(out: RenderedTokens, ids: list[int], index: int, *, content: bool = False, sampled: bool = False) -> None:
+    def _add(
+        out: RenderedTokens, ids: Sequence[int], index: int, *, content: bool = False, sampled: bool = False
+    ) -> None:
         out.token_ids += ids
         out.message_indices += [index] * len(ids)
         out.is_content += [content] * len(ids)

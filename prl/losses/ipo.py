@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from prl.losses.ratios import attached, probability_move, select
+from prl.losses.ratios import attached, probability_move, same_shape, select
 from prl.types import TokenLoss
 
 
@@ -36,8 +36,13 @@ def ipo(
       TokenLoss. A dropped token has exactly 0 loss and 0 gradient; so has one whose
       log-probability is not finite.
 
+    Raises:
+      DataError: streams of unequal shape.
+
     Source: algorithms page, "IPO Loss".
     """
+    streams = {"inference_logprobs": inference_logprobs, "advantages": advantages, "mask": mask}
+    same_shape("ipo", trainer_logprobs=trainer_logprobs, **streams)
     trainer = select(trainer_logprobs, mask)
     inference = select(inference_logprobs, mask).detach()
     log_ratio = trainer.detach() - inference

@@ -4,6 +4,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from prl.errors import DataError
+
+
+def same_shape(where: str, **streams: Tensor | None) -> None:
+    """Raise DataError where streams differ in shape, which would broadcast. None is no stream."""
+    shapes = {name: list(stream.shape) for name, stream in streams.items() if stream is not None}
+    if len({tuple(shape) for shape in shapes.values()}) > 1:
+        raise DataError(f"{where}: streams differ in shape: {shapes}. Every stream has one entry per token.")
+
 
 def select(stream: Float[Tensor, "*tokens"], mask: Bool[Tensor, "*tokens"] | None) -> Float[Tensor, "*tokens"]:
     """The stream with 0.0 outside `mask`. Comes before any arithmetic, so what stands there cannot leak."""

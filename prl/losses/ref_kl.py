@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from prl.losses.ratios import attached, probability_move, select
+from prl.losses.ratios import attached, probability_move, same_shape, select
 from prl.types import TokenLoss
 
 
@@ -28,8 +28,13 @@ def ref_kl(
     Returns:
       TokenLoss; metric `ref_kl` is log pi - log ref, whose mean over samples of pi estimates KL(pi || ref).
 
+    Raises:
+      DataError: streams of unequal shape.
+
     Source: algorithms page, "Loss Components" and "Reference Scoring".
     """
+    streams = {"inference_logprobs": inference_logprobs, "ref_logprobs": ref_logprobs, "mask": mask}
+    same_shape("ref_kl", trainer_logprobs=trainer_logprobs, **streams)
     trainer = select(trainer_logprobs, mask)
     inference, ref = select(inference_logprobs, mask).detach(), select(ref_logprobs, mask).detach()
     log_ratio = trainer.detach() - inference

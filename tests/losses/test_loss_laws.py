@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prl.errors import DataError
 from prl.losses import ce, ipo, ref_kl
 from prl.losses.ratios import mismatch_kl, probability_move
 from tests.unhooked import bare
@@ -168,3 +169,17 @@ def test_mismatch_kl_by_hand():
     # pi/mu = 2: 2 - 1 - ln 2 = 0.306853; equal log-probabilities: exactly 0.
     got = mismatch_kl(torch.tensor([-1.0, -1.0]), torch.tensor([-1.0 - 0.6931472, -1.0]))
     assert got.tolist() == pytest.approx([0.306853, 0.0], abs=1e-6) and got[1] == 0.0
+
+
+@every_loss
+@pytest.mark.parametrize("which", [1, -1])
+def test_streams_of_unequal_shape_raise_also_without_the_type_hook(name, which):
+    fn, used, options = LOSSES[name]
+    values = [streams(0, 4)[i] for i in used]
+    mask = torch.ones(4, dtype=torch.bool)
+    if which < len(values) and len(values) > 1:
+        values[which] = values[which][:1]
+    else:
+        mask = mask[:1]
+    with pytest.raises(DataError, match=r"streams differ in shape: .*\[1\].*one entry per token"):
+        bare(fn)(*values, mask=mask, **options)
