@@ -31,7 +31,8 @@ def save(value: Any, path: str | Path) -> Path:
     tree = _pack(value, tensors)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file(tensors, aside, metadata={"format": FORMAT, "tree": json.dumps(tree)})
+    # One metadata entry: several would stand in an order that differs from process to process.
+    save_file(tensors, aside, metadata={"prl": json.dumps({"format": FORMAT, "tree": tree})})
     aside.replace(path)
     return path
 
@@ -51,11 +52,10 @@ def load(path: str | Path) -> Any:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise DataError(f"load: {path} cannot be read: {type(error).__name__}: {error}.") from error
-    if metadata.get("format") != FORMAT:
-        raise DataError(
-            f"load: {path} was not written by prl.save: format {metadata.get('format')!r}, need {FORMAT!r}."
-        )
-    return _unpack(json.loads(metadata["tree"]), tensors)
+    content = json.loads(metadata.get("prl", "{}"))
+    if content.get("format") != FORMAT:
+        raise DataError(f"load: {path} was not written by prl.save: format {content.get('format')!r}, need {FORMAT!r}.")
+    return _unpack(content["tree"], tensors)
 
 
 def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:

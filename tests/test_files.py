@@ -52,6 +52,11 @@ def test_a_batch_comes_back_equal(tmp_path):
     assert back.counts == batch.counts and back.where(0, 0) == batch.where(0, 0)
 
 
+def test_equal_values_give_equal_bytes(tmp_path):
+    one, two = (prl.save(Groups([group()], Commit(1, 2, {}, {}, {})), tmp_path / name) for name in "ab")
+    assert one.read_bytes() == two.read_bytes()
+
+
 @pytest.mark.parametrize(
     "value",
     [None, 3, -0.5, "text", [1, [2, (3,)]], {"a": {1: True}}, float("inf"), [], {}],
