@@ -17,7 +17,7 @@ Settings of TRL: `benchmarks/_trl.py`.
 The sides take turns, EVERY steps each. Then the clock stops and prl's
 `Runner.evaluate`, at the weights of the side, samples 512 words that training never
 sees at temperature 1. A side is done at the first of two evaluations in a row that reach
-0.85; its time is that of its steps alone up to there. `ratio` is TRL's seconds / prl's.
+0.85; its time is that of its steps alone up to there. `ratio` is prl's seconds / TRL's.
 
 A --checkpoint folder holds `model/`, as `Runner.save` writes it.
 """
@@ -130,7 +130,7 @@ def verdict(seed: int, times: dict[str, float | None]) -> str:
     """One line for the seed."""
     shown = ", ".join(f"{name} {'not reached' if t is None else f'{t:.1f} s'}" for name, t in times.items())
     prl, trl = times["prl"], times["trl"]
-    return f"seed {seed}: to {TARGET}: {shown}" + (f", ratio {trl / prl:.2f}" if prl and trl else "")
+    return f"seed {seed}: to {TARGET}: {shown}" + (f", ratio {prl / trl:.2f}" if prl and trl else "")
 
 
 def main(seeds: Sequence[int], checkpoint: str | None, lr: float, limit: int) -> None:

@@ -14,7 +14,7 @@ TRL pads a batch to its longest completion; prl lets finished rows leave and tra
 prompts held once per group. Settings of TRL: `benchmarks/_trl.py`.
 
 Medians are of the steps after the warm-up; `ratio` is the median over pairs of
-neighbouring steps of TRL's seconds / prl's. `rollout` ends where rewards are asked for
+neighbouring steps of prl's seconds / TRL's. `rollout` ends where rewards are asked for
 (TRL) or where `collect` returns (prl); `train` is the rest.
 """
 
@@ -109,12 +109,12 @@ def table(regime: str, taken: dict[str, list[dict[str, float]]]) -> str:
         tokens = sum(row["length"] for row in rows) / len(rows)
         times = f"{median(whole):8.3f}{min(whole):9.3f}{median(rollout):9.3f}{train:8.3f}"
         lines.append(f"  {name:6}{times}{tokens:8.1f}{rows[0]['prompt']:8.1f}")
-    return "\n".join([*lines, f"  ratio {ratio(taken):8.2f}  TRL / prl, {len(taken['prl'])} steps each"])
+    return "\n".join([*lines, f"  ratio {ratio(taken):8.2f}  prl / TRL, {len(taken['prl'])} steps each"])
 
 
 def ratio(taken: dict[str, list[dict[str, float]]]) -> float:
-    """Median over neighbouring steps of TRL's seconds / prl's."""
-    return median(b["seconds"] / a["seconds"] for a, b in zip(taken["prl"], taken["trl"], strict=True))
+    """Median over neighbouring steps of prl's seconds / TRL's."""
+    return median(a["seconds"] / b["seconds"] for a, b in zip(taken["prl"], taken["trl"], strict=True))
 
 
 def main(steps: int) -> None:

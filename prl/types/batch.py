@@ -12,7 +12,7 @@ from prl.types.group import Commit
 from prl.types.sample import TrainingSample
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Rows:
     """One micro-batch: padded rows [row, seq] of one or more samples.
 
@@ -40,6 +40,9 @@ class Rows:
     ce_weights: Float[Tensor, "row seq"]
     ref_kl_weights: Float[Tensor, "row seq"]
 
+    def __repr__(self) -> str:
+        return f"Rows({' x '.join(map(str, self.token_ids.shape))} cells, {int(self.trained.sum())} trained)"
+
     @property
     def weights(self) -> dict[str, Tensor]:
         """The weight streams by component."""
@@ -64,7 +67,7 @@ class Rows:
         return Rows(**{f.name: move(getattr(self, f.name)) for f in fields(self)})
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Batch:
     """One optimiser step's data.
 
@@ -77,6 +80,10 @@ class Batch:
     samples: tuple[TrainingSample, ...]
     step: int | None = None
     commit: Commit | None = None
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{name} {count.item():g}" for name, count in self.counts.items())
+        return f"Batch(step {self.step}, {len(self.samples)} samples in {list(self.rows)}, N: {counts})"
 
     def where(self, row: int, col: int) -> tuple[str, int]:
         """(sample id, token index) of a cell; rows are numbered through all micro-batches.

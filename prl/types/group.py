@@ -24,10 +24,10 @@ class Task:
     key: str
     prompt: str
     answer: str | None = None
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """One agent's part of an episode: its calls, and the samples they merged into.
 
@@ -54,13 +54,16 @@ class Trace:
         if self.valid and not math.isfinite(self.reward):
             raise DataError(f"Trace {self.id!r}: reward is {self.reward}; a valid rollout needs a finite number.")
 
+    def __repr__(self) -> str:
+        return f"Trace({self.id!r}, reward {self.reward:.4g}, {len(self.steps)} calls, {len(self.samples)} samples)"
+
     @property
     def takes_part(self) -> bool:
         """True where the trace takes part in baselines and training: valid, trainable, with a sampled token."""
         return self.valid and self.trainable and any(sample.loss_mask.any() for sample in self.samples)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Episode:
     """One play of a task. `error` is the traceback of a play that failed, else None."""
 
@@ -70,6 +73,10 @@ class Episode:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "traces", tuple(self.traces))
+
+    def __repr__(self) -> str:
+        last = "" if self.error is None else f", failed: {self.error.strip().splitlines()[-1]}"
+        return f"Episode({self.id!r}, {len(self.traces)} traces{last})"
 
 
 class Commit(NamedTuple):
@@ -86,7 +93,7 @@ class Commit(NamedTuple):
     totals: Mapping[str, float]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Group:
     """The rollouts of one prompt.
 
@@ -101,6 +108,10 @@ class Group:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "episodes", tuple(self.episodes))
+
+    def __repr__(self) -> str:
+        mean = f", mean reward {self.rewards.mean():.4g}" if self.traces else ""
+        return f"Group({self.id!r}, {len(self.traces)} of {sum(len(e.traces) for e in self.episodes)} traces{mean})"
 
     @cached_property
     def traces(self) -> tuple[Trace, ...]:

@@ -29,7 +29,7 @@ _ZERO_OUTSIDE = ("inference_logprobs", "advantages", "ref_logprobs", "rl_weights
 _WEIGHTS = ("rl_weights", "ce_weights", "ref_kl_weights")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TrainingSample:
     """Streams of one sample; all have one entry per token, held as read-only arrays.
 
@@ -72,6 +72,11 @@ class TrainingSample:
             object.__setattr__(self, "topk", TopK(frozen(ids, np.int32), frozen(logprobs, np.float32)))
         self._check_lengths()
         self._check_values()
+
+    def __repr__(self) -> str:
+        members = ", ".join(f"{n} {c}" for c in ("rl", "ce", "ref_kl") if (n := int(self.members(c).sum()))) or "none"
+        sampled = int(self.loss_mask.sum())
+        return f"TrainingSample({self.id!r}, {len(self)} tokens, {sampled} sampled, members: {members})"
 
     def __len__(self) -> int:
         return len(self.token_ids)

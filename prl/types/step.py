@@ -20,7 +20,7 @@ class TopK(NamedTuple):
     logprobs: Array
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Step:
     """One request and its answer.
 
@@ -58,6 +58,9 @@ class Step:
             ids, logprobs = self.topk
             object.__setattr__(self, "topk", TopK(frozen(ids, np.int32), frozen(logprobs, np.float32)))
         self._check_lengths()
+
+    def __repr__(self) -> str:
+        return f"Step({self.agent!r}, {len(self.prompt_ids)} + {len(self.completion_ids)} tokens)"
 
     def _check_lengths(self) -> None:
         p, c = len(self.prompt_ids), len(self.completion_ids)

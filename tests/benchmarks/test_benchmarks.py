@@ -28,9 +28,9 @@ def test_stops_are_the_given_ones_only():
 
 
 def test_the_ratio_is_the_median_of_neighbouring_steps():
-    taken = {"prl": rows(1.0, 2.0, 4.0), "trl": rows(3.0, 2.0, 8.0)}  # 3, 1, 2
-    assert step_vs_trl.ratio(taken) == 2.0
-    assert "ratio     2.00" in step_vs_trl.table("fixed", taken)
+    taken = {"prl": rows(1.0, 2.0, 4.0), "trl": rows(4.0, 2.0, 8.0)}  # 1/4, 1, 1/2
+    assert step_vs_trl.ratio(taken) == 0.5
+    assert "ratio     0.50" in step_vs_trl.table("fixed", taken)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_reached_needs_two_evaluations_in_a_row(accuracies, seconds):
 
 
 def test_the_verdict_has_a_ratio_only_where_both_arrived():
-    assert demo_vs_trl.verdict(0, {"prl": 10.0, "trl": 25.0}).endswith("prl 10.0 s, trl 25.0 s, ratio 2.50")
+    assert demo_vs_trl.verdict(0, {"prl": 10.0, "trl": 25.0}).endswith("prl 10.0 s, trl 25.0 s, ratio 0.40")
     assert demo_vs_trl.verdict(1, {"prl": 10.0, "trl": None}).endswith("prl 10.0 s, trl not reached")
 
 
