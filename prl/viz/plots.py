@@ -17,6 +17,7 @@ from prl.viz.text import visible
 DIVERGING = LinearSegmentedColormap.from_list(
     "prl_diverging", [*reversed(palette.NEGATIVE), palette.PAPER, *palette.POSITIVE]
 )
+_TITLE = 70  # characters of a prompt
 _COLOURS = {"total": palette.REWARD, "reward": palette.REWARD} | palette.COMPONENTS
 
 
@@ -43,7 +44,7 @@ def history(frame_or_reports: pl.DataFrame | Sequence[StepReport]) -> Picture:
 def _panels(frame: pl.DataFrame) -> dict[str, dict[str, str]]:
     """Label of the y axis -> {name of the line: column}, for columns that hold a number."""
     names = palette.COMPONENTS
-    terms = {name: f"loss/{name}" for name in names}
+    terms = {name: f"loss/{name}" for name in names if _ever_trained(frame, name)}
     panels = {
         "reward, mean per rollout": {"reward": "reward"},
         "loss per token (ce in nats)": {"total": "loss"} | terms,
@@ -52,6 +53,12 @@ def _panels(frame: pl.DataFrame) -> dict[str, dict[str, str]]:
     }
     filled = {label: {k: c for k, c in lines.items() if _has_numbers(frame, c)} for label, lines in panels.items()}
     return {label: lines for label, lines in filled.items() if lines}
+
+
+def _ever_trained(frame: pl.DataFrame, component: str) -> bool:
+    """A component without a member token in any step has a term of 0 throughout and no line."""
+    column = f"loss/{component}"
+    return _has_numbers(frame, column) and bool((frame[column] != 0).any())
 
 
 def _has_numbers(frame: pl.DataFrame, column: str) -> bool:
@@ -73,7 +80,7 @@ def _lines(ax: Axes, frame: pl.DataFrame, label: str, columns: Mapping[str, str]
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     tidy(ax)
     if list(columns) != ["reward"]:
-        ax.legend(frameon=False, fontsize=8, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
+        ax.legend(frameon=False, fontsize=8, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
 
 
 def group_advantages(group: Group, decode_token: Callable[[int], str]) -> Picture:
@@ -105,7 +112,10 @@ def group_advantages(group: Group, decode_token: Callable[[int], str]) -> Pictur
         bar = {"pad": 0.02, "aspect": max(8, 4 * len(lanes)), "fraction": 0.05}
         picture.colorbar(mesh, ax=ax, label="advantage (no unit)", **bar)
     state = "" if scored else " (not scored yet)"
-    ax.set_title(drawable(f"{group.env}, task {group.task.key}{state}"), fontsize=10, parse_math=False)
+    title = (
+        f"{group.env}: {' '.join(group.task.prompt.split())[:_TITLE]}{'...' * (len(group.task.prompt) > _TITLE)}{state}"
+    )
+    ax.set_title(drawable(title), fontsize=10, parse_math=False)
     return picture
 
 

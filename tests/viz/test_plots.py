@@ -37,7 +37,7 @@ def test_a_group_has_a_lane_per_rollout_with_its_tokens_and_reward():
     assert ax.get_xlabel() == "position among the trained tokens (tokens)"
     assert (ax.get_ylabel(), ax.child_axes[0].get_ylabel()) == ("rollout", "reward (no unit)")
     assert picture.axes[1].get_ylabel() == "advantage (no unit)"
-    assert ax.get_title() == "sums, task 1+1"
+    assert ax.get_title() == "sums: What is 1+1?"
 
 
 def test_the_colour_scale_is_centred_at_zero_and_blue_above():
@@ -65,7 +65,7 @@ def test_lanes_of_different_length_and_traces_of_several_samples():
 def test_before_scoring_cells_are_white_and_there_is_no_colour_bar():
     picture = drawn(group_advantages(group(trace("t", 1.0, (sample(advantages=None),))), decode))
     assert len(picture.axes) == 1
-    assert picture.axes[0].get_title() == "sums, task 1+1 (not scored yet)"
+    assert picture.axes[0].get_title() == "sums: What is 1+1? (not scored yet)"
 
 
 def test_a_group_without_a_rollout_says_so():
