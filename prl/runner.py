@@ -16,7 +16,7 @@ from prl.algorithms import GRPO, as_algorithm, choose
 from prl.checkpoint import read_state, read_weights, write_checkpoint
 from prl.collect import Source
 from prl.config import IPO, AdamW, Sampling
-from prl.config.base import above_zero, at_least
+from prl.config.base import above_zero, at_least, refuse_overlap
 from prl.curricula import Curriculum
 from prl.engines import build_engine, stop_ids
 from prl.engines.base import Engine
@@ -41,9 +41,8 @@ from prl.rollouts import Lockstep, Setting
 from prl.trajectories import pack
 from prl.types import Batch, Commit, Group, Groups, StepReport, Task, TokenLoss, TrainingSample, commit_of
 
-_START = Commit(step=0, draws=0, algorithms={}, curricula={}, totals={})
-
 __all__ = ["Runner", "Source"]
+_START = Commit(step=0, draws=0, algorithms={}, curricula={}, totals={})
 
 
 class Runner:
@@ -59,12 +58,11 @@ class Runner:
       advantage: fn(rewards [group]) -> [group] instead of an algorithm.
       loss: the rl loss: a config, a function of (trainer_logprobs, inference_logprobs,
         advantages) -> TokenLoss, or the page's LossInputs -> LossOutputs.
-      engine: "torch", or an Engine.
-      renderer: the model's own unless given.
+      engine: "torch", or an Engine. renderer: the model's own unless given.
       batch_size: trainable traces with signal per step.
-      constant_trainer_batch_size: replace traces without signal, or train on what is left.
+      constant_trainer_batch_size: replace traces without signal, else train on what is left.
       max_tokens: cells of a micro-batch; None is 64 x the model's context, 65,536 at most.
-      max_grad_norm: L2 norm to which the gradient is clipped.
+      max_grad_norm: L2 norm to which the gradient is clipped. overlap: only False yet.
       seed: with it everything is a function of the settings; on CPU with the torch engine, bit for bit.
       out: folder to which each StepReport is appended as a line of history.jsonl.
 
@@ -90,6 +88,7 @@ class Runner:
         max_tokens: int | None = None,
         max_grad_norm: float = 1.0,
         sampling: Sampling | None = None,
+        overlap: bool = False,
         seed: int = 0,
         out: str | Path | None = None,
     ) -> None:
@@ -97,6 +96,7 @@ class Runner:
         at_least("Runner", 1, group_size=group_size, batch_size=batch_size, max_tokens=self.max_tokens)
         self.model, self.loss, self.max_grad_norm = model, IPO() if loss is None else loss, above_zero(max_grad_norm)
         rl_loss(self.loss)
+        refuse_overlap(overlap)
         self.renderer = renderer or model.renderer
         self.sampling = self._stopping(sampling or Sampling())
         self.sampling.for_training("Runner")

@@ -208,6 +208,7 @@ CONFIG = {
     "greedy": (dict(sampling=Sampling(temperature=0)), "got temperature=0.0, top_p=1.0, top_k=None; training needs"),
     "top_p": (dict(sampling=Sampling(top_p=0.9)), "belong in evaluate"),
     "top_k": (dict(sampling=Sampling(top_k=5)), "belong in evaluate"),
+    "overlap": (dict(overlap=True), "got overlap=True; rollouts and training take turns"),
     "engine": (dict(engine="vlm"), "unknown engine 'vlm'; need 'torch' or an Engine object"),
     "both": (dict(advantage=lambda r: r, algorithm=GRPO()), "got both advantage= and algorithm="),
     "algorithm": (dict(algorithm="grpo"), "algorithm: got 'grpo'; need a config such as GRPO"),
