@@ -98,8 +98,7 @@ class Runner:
         rl_loss(self.loss)
         refuse_overlap(overlap)
         self.renderer = renderer or model.renderer
-        self.sampling = self._stopping(sampling or Sampling())
-        self.sampling.for_training("Runner")
+        self.sampling = self._stopping(sampling or Sampling()).for_training("Runner")
         self.batch_size, self.constant_trainer_batch_size, self.seed = batch_size, constant_trainer_batch_size, seed
         sources = [s if isinstance(s, Source) else Source(s) for s in (env if isinstance(env, Sequence) else [env])]
         chosen = choose(algorithm, advantage, "Runner") or as_algorithm(GRPO())

@@ -42,14 +42,19 @@ class Sampling(Frozen):
             )
         return self
 
-    def for_training(self, where: str) -> None:
-        """Raise ConfigError when the trainer could not reproduce the sampled distribution."""
+    def for_training(self, where: str) -> "Sampling":
+        """The same settings.
+
+        Raises:
+          ConfigError: the trainer could not reproduce the sampled distribution.
+        """
         if self.temperature == 0 or self.top_p < 1 or self.top_k:
             raise ConfigError(
                 f"{where}: got temperature={self.temperature}, top_p={self.top_p}, top_k={self.top_k}; training needs "
                 "temperature > 0, top_p=1 and no top_k, so that pi/mu compares the same distribution. "
                 "Truncated and greedy sampling belong in evaluate(sampling=...)."
             )
+        return self
 
     def with_stop(self, ids: tuple[int, ...]) -> "Sampling":
         """The same settings, ending at exactly these token ids."""
