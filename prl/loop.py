@@ -9,6 +9,13 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from typing import Any
 
+from prl.errors import TrainingError
+
+_ENDED = (
+    "Runner: its thread has ended, by close() or by a failure printed above. "
+    "Make a new Runner and load the last checkpoint."
+)
+
 
 class _Selector(selectors.DefaultSelector):
     """Asks `on_idle` before it would block for ever: no callback is ready and no timer is set."""
@@ -57,16 +64,22 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = Loop()
-        thread = threading.Thread(target=_serve, args=(self.loop,), name="prl-loop", daemon=True)
-        thread.start()
-        self._close = weakref.finalize(self, _stop, self.loop, thread)
+        self._thread = threading.Thread(target=_serve, args=(self.loop,), name="prl-loop", daemon=True)
+        self._thread.start()
+        self._close = weakref.finalize(self, _stop, self.loop, self._thread)
 
     def run(self, work: Coroutine[Any, Any, Any], *, hold_interrupt: bool = False) -> Any:
         """The coroutine's result.
 
         An interrupt cancels the work, waits until it has unwound, and is raised again;
         with `hold_interrupt` it is raised after the work is done. A second one shortens nothing.
+
+        Raises:
+          TrainingError: the thread has ended, before or during the work.
         """
+        if not self._thread.is_alive():
+            work.close()
+            raise TrainingError(_ENDED)
         outcome: Future[Any] = Future()
         tasks: list[asyncio.Task[Any]] = []
 
@@ -76,15 +89,23 @@ class LoopThread:
 
         self.loop.call_soon_threadsafe(start)
         try:
-            _wait(outcome)
+            self._wait(outcome)
         except KeyboardInterrupt:
             if not hold_interrupt:
                 self.loop.call_soon_threadsafe(lambda: tasks[0].cancel())
             while not outcome.done():
                 with contextlib.suppress(KeyboardInterrupt):
-                    _wait(outcome)
+                    self._wait(outcome)
             raise
         return outcome.result()
+
+    def _wait(self, outcome: "Future[Any]") -> None:
+        while not outcome.done():
+            wait(
+                [outcome], timeout=0.2
+            )  # an interrupt that is no signal (`_thread.interrupt_main`, Windows) wakes nobody
+            if not self._thread.is_alive() and not outcome.done():
+                raise TrainingError(_ENDED)
 
     def close(self) -> None:
         """Stop the thread. Later calls of `run` fail."""
@@ -99,18 +120,15 @@ def _hand_over(task: "asyncio.Task[Any]", outcome: "Future[Any]") -> None:
         outcome.set_exception(error)
 
 
-def _wait(outcome: "Future[Any]") -> None:
-    while not outcome.done():
-        wait([outcome], timeout=0.2)  # an interrupt that is no signal (`_thread.interrupt_main`, Windows) wakes nobody
-
-
 def _serve(loop: Loop) -> None:
     asyncio.set_event_loop(loop)
-    while not loop.stopped:
-        # asyncio lets these two through run_forever after it has given them to whoever awaits the task.
-        with contextlib.suppress(KeyboardInterrupt, SystemExit):
-            loop.run_forever()
-    loop.close()
+    try:
+        while not loop.stopped:
+            # asyncio lets these two through run_forever after it has given them to whoever awaits the task.
+            with contextlib.suppress(KeyboardInterrupt, SystemExit):
+                loop.run_forever()
+    finally:
+        loop.close()
 
 
 def _stop(loop: Loop, thread: threading.Thread) -> None:
