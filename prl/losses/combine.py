@@ -11,14 +11,14 @@ from prl.types import TokenLoss
 
 
 def combine(
-    losses: Mapping[str, TokenLoss],
+    losses: Mapping[str, TokenLoss | Float[Tensor, "*tokens"]],
     weights: Mapping[str, Float[Tensor, "*tokens"]],
     counts: Mapping[str, Tensor | float | int],
 ) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
     """sum over components c of sum_t(w_ct * loss_ct) / N_c.
 
     Args:
-      losses: unreduced loss of each component.
+      losses: unreduced loss of each component, or its `per_token` alone.
       weights: same shapes; 0.0 takes a token out, whatever its loss.
       counts: N of each component over the whole batch, of which these tokens may be a part.
 
@@ -34,7 +34,8 @@ def combine(
         raise DataError(
             f"combine: components differ: losses {set(losses)}, weights {set(weights)}, counts {set(counts)}."
         )
-    terms = {name: weighted_sum(losses[name].per_token, w) / _divisor(counts[name], w) for name, w in weights.items()}
+    values = {name: loss.per_token if isinstance(loss, TokenLoss) else loss for name, loss in losses.items()}
+    terms = {name: weighted_sum(values[name], w) / _divisor(counts[name], w) for name, w in weights.items()}
     return torch.stack(list(terms.values())).sum(), terms
 
 

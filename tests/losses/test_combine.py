@@ -158,3 +158,10 @@ def test_different_shapes_are_named():
         inspect.unwrap(weighted_sum)(tensor(1, 2), tensor(1, 1, 1))
     with pytest.raises(TypeCheckError, match="weights"):  # what the type hook says, which comes first
         one(tensor(1, 2), tensor(1, 1, 1), 3.0)
+
+
+def test_bare_streams_are_losses_too():
+    per_token = torch.tensor([1.0, 3.0], dtype=torch.float64)
+    weights = {"rl": torch.tensor([1.0, 1.0], dtype=torch.float64)}
+    total, terms = combine({"rl": per_token}, weights, {"rl": 2})
+    assert total == terms["rl"] == 2.0  # (1 + 3) / 2
