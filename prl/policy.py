@@ -71,8 +71,13 @@ class Policy(nn.Module):
         if not rows.one_sample_per_row:
             inputs |= {"position_ids": rows.positions, "attention_mask": attention_mask(rows, self.module.dtype)}
         if not self._plain_head:
-            return self.module(**inputs).logits[at]
-        return self.module.get_output_embeddings()(self.module.base_model(**inputs).last_hidden_state[at])
+            return _at(self.module(**inputs).logits, at)
+        return self.module.get_output_embeddings()(_at(self.module.base_model(**inputs).last_hidden_state, at))
+
+
+def _at(states: Tensor, at: tuple[Tensor, Tensor]) -> Tensor:
+    """states[at]. Several tokens share a source, and the gradient of plain indexing adds theirs in racing threads."""
+    return states.flatten(0, 1).index_select(0, at[0] * states.shape[1] + at[1])
 
 
 def attention_mask(rows: Rows, dtype: torch.dtype) -> Tensor:
