@@ -52,7 +52,7 @@ def pack(
       step, commit: carried to the Batch.
 
     Returns:
-      Batch. Loss and gradient do not depend on any of the settings above.
+      Batch. Loss and gradient do not depend on any of the settings above, up to rounding.
 
     Raises:
       DataError: a sample is longer than max_tokens.
