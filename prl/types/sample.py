@@ -8,7 +8,7 @@ import numpy as np
 
 from prl.errors import DataError
 from prl.types.arrays import Array, frozen
-from prl.types.step import TopK
+from prl.types.step import TopK, check_topk
 
 STREAMS = {
     "loss_mask": np.bool_,
@@ -42,7 +42,7 @@ class TrainingSample:
     Raises:
       DataError: lengths differ; token 0 is trained; a stream is not 0.0 outside the
         mask; a weight is negative; an rl weight without advantages, a ref_kl weight
-        without ref_logprobs; a NaN or missing log-probability on a trained token.
+        without ref_logprobs; a NaN or missing log-probability on a trained token; a faulty topk.
     """
 
     id: str
@@ -71,6 +71,8 @@ class TrainingSample:
             ids, logprobs = self.topk
             object.__setattr__(self, "topk", TopK(frozen(ids, np.int32), frozen(logprobs, np.float32)))
         self._check_lengths()
+        if self.topk is not None:
+            check_topk(f"TrainingSample {self.id!r}", self.topk)
         self._check_values()
 
     def __repr__(self) -> str:

@@ -20,6 +20,29 @@ class TopK(NamedTuple):
     logprobs: Array
 
 
+def check_topk(where: str, topk: TopK) -> None:
+    """An entry of log-probability -inf is no entry; its id does not matter.
+
+    Raises:
+      DataError: not two [tokens, topk] arrays, a NaN, an id twice at one token.
+    """
+    ids, logprobs = topk
+    if len(ids) and (ids.ndim != 2 or ids.shape != logprobs.shape):
+        raise DataError(
+            f"{where}: topk.ids has shape {list(ids.shape)}, topk.logprobs {list(logprobs.shape)}; "
+            "need [tokens, topk] for both."
+        )
+    if (bad := np.argwhere(np.isnan(logprobs))).size:
+        raise DataError(f"{where}: topk.logprobs is nan at token {bad[0][0]}, entry {bad[0][1]}; -inf means no entry.")
+    order = np.sort(np.where(logprobs == -np.inf, -1 - np.arange(logprobs.shape[-1]), ids), axis=-1)
+    if (bad := np.argwhere(order[..., 1:] == order[..., :-1])).size:
+        token, entry = bad[0]
+        raise DataError(
+            f"{where}: topk.ids holds id {order[token, entry]} twice at token {token}; its mass would count twice. "
+            "Give each candidate once."
+        )
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Step:
     """One request and its answer.
@@ -31,7 +54,7 @@ class Step:
     prompt_messages [P] are indices into the trace's messages, -1 outside any.
 
     Raises:
-      DataError: streams of unequal length.
+      DataError: streams of unequal length; a faulty topk (`check_topk`).
     """
 
     prompt_ids: Array
@@ -58,6 +81,8 @@ class Step:
             ids, logprobs = self.topk
             object.__setattr__(self, "topk", TopK(frozen(ids, np.int32), frozen(logprobs, np.float32)))
         self._check_lengths()
+        if self.topk is not None:
+            check_topk(f"Step of agent {self.agent!r}", self.topk)
 
     def __repr__(self) -> str:
         return f"Step({self.agent!r}, {len(self.prompt_ids)} + {len(self.completion_ids)} tokens)"
