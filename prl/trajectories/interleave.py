@@ -1,6 +1,7 @@
 """Best-effort interleaving: model calls that extend one another become one training sample."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,20 +21,18 @@ class _Open:
         n = self.n
         if n > len(prompt) or (n and prompt[n - 1] != self.buffer[n - 1]):  # histories differ most often at the end
             return False
-        return np.array_equal(self.buffer[:n], prompt[:n])
+        return self.buffer[:n].tobytes() == prompt[:n].tobytes()  # twice as fast as numpy on short histories
 
     def extend(self, index: int, step: Step) -> None:
-        self.pieces.append((index, step, self.n))
-        self._append(step.prompt_ids[self.n :])
-        self._append(step.completion_ids)
-
-    def _append(self, ids: np.ndarray) -> None:
-        end = self.n + len(ids)
+        start, answer = self.n, len(step.prompt_ids)
+        end = answer + len(step.completion_ids)
+        self.pieces.append((index, step, start))
         if end > len(self.buffer):
             grown = np.empty(max(end, 2 * len(self.buffer)), np.int32)
-            grown[: self.n] = self.buffer[: self.n]
+            grown[:start] = self.buffer[:start]
             self.buffer = grown
-        self.buffer[self.n : end] = ids
+        self.buffer[start:answer] = step.prompt_ids[start:]
+        self.buffer[answer:end] = step.completion_ids
         self.n = end
 
 
@@ -57,8 +56,10 @@ def interleave(steps: Sequence[Step], *, by_agent: bool = False, id: str = "samp
     """
     open_samples: list[_Open] = []
     for index, step in enumerate(steps):
-        fits = [o for o in open_samples if (not by_agent or o.agent == step.agent) and o.is_prefix_of(step.prompt_ids)]
-        target = max(fits, key=lambda o: o.n, default=None)
+        target = None
+        for o in open_samples:  # the longest, of equals the oldest
+            if (target is None or o.n > target.n) and (not by_agent or o.agent == step.agent):
+                target = o if o.is_prefix_of(step.prompt_ids) else target
         if target is None:
             target = _Open(step.agent)
             open_samples.append(target)
@@ -68,31 +69,47 @@ def interleave(steps: Sequence[Step], *, by_agent: bool = False, id: str = "samp
 
 
 def _close(sample: _Open, id: str) -> TrainingSample:
-    n, steps = sample.n, [step for _, step, _ in sample.pieces]
-    mask, logprobs, temperatures = np.zeros(n, np.bool_), np.zeros(n, np.float32), np.ones(n, np.float32)
-    roles, message, index = np.zeros(n, np.int8), np.full(n, -1, np.int32), np.zeros(n, np.int32)
-    version, content = np.full(n, -1, np.int32), np.zeros(n, np.bool_)
-    for i, step, start in sample.pieces:
-        answer, end = len(step.prompt_ids), len(step.prompt_ids) + len(step.completion_ids)
-        index[start:end] = i
-        mask[answer:end], roles[answer:end], content[answer:end] = step.trainable, _ASSISTANT, True
-        temperatures[answer:end] = step.temperature
-        version[answer:end] = -1 if step.version is None else step.version
-        if step.trainable and step.completion_logprobs is not None:
-            logprobs[answer:end] = step.completion_logprobs
-        if step.prompt_roles is not None:
-            roles[start:answer] = step.prompt_roles[start:]
-        if step.prompt_content is not None:
-            content[start:answer] = step.prompt_content[start:]
-        if step.prompt_messages is not None:
-            message[start:answer] = step.prompt_messages[start:]
-            message[answer:end] = step.prompt_messages.max(initial=-1) + 1  # the reply follows the last message shown
-    known = all(s.completion_logprobs is not None for s in steps if s.trainable)
-    attributed = all(s.prompt_content is not None for s in steps)
-    return TrainingSample(
-        id, sample.buffer[:n], mask, logprobs if known else None, temperatures, roles=roles,
-        content=content if attributed else None, step=index, message=message, topk=_topk(sample), version=version,
-    )  # fmt: skip
+    steps = [step for _, step, _ in sample.pieces]
+    # Two runs of tokens a step: what it was shown anew, and what it wrote.
+    shown = [len(step.prompt_ids) - start for _, step, start in sample.pieces]
+    runs = np.array([shown, [len(step.completion_ids) for step in steps]]).T.ravel()
+
+    def over_runs(before: Any, after: Sequence[Any], dtype: Any) -> np.ndarray:
+        return np.repeat(np.array([[before] * len(steps), after], dtype).T.ravel(), runs)
+
+    mask = over_runs(False, [step.trainable for step in steps], np.bool_)
+    logprobs, known = np.zeros(sample.n, np.float32), [s.completion_logprobs for s in steps if s.trainable]
+    attributed = all(step.prompt_content is not None for step in steps)
+    if all(given is not None for given in known):
+        logprobs[mask] = np.concatenate(known)
+    streams = {
+        "loss_mask": mask,
+        "inference_logprobs": logprobs if all(given is not None for given in known) else None,
+        "temperatures": over_runs(1.0, [step.temperature for step in steps], np.float32),
+        "roles": over_runs(0, [_ASSISTANT] * len(steps), np.int8),
+        "content": over_runs(False, [True] * len(steps), np.bool_) if attributed else None,
+        "step": np.repeat(np.array([i for i, _, _ in sample.pieces], np.int32), runs[::2] + runs[1::2]),
+        "message": np.full(sample.n, -1, np.int32),
+        "version": over_runs(-1, [-1 if step.version is None else step.version for step in steps], np.int32),
+    }
+    _attribute(sample, streams)
+    for stream in streams.values():
+        if stream is not None:
+            stream.flags.writeable = False  # nobody else holds it, so the sample need not copy
+    return TrainingSample(id, sample.buffer[: sample.n], **streams, topk=_topk(sample))
+
+
+def _attribute(sample: _Open, streams: Mapping[str, Any]) -> None:
+    """Roles, message bodies and message indices of what each step was shown anew, where its renderer told them."""
+    names = {"roles": "prompt_roles", "content": "prompt_content", "message": "prompt_messages"}
+    for _, step, start in sample.pieces:
+        answer = len(step.prompt_ids)
+        for name, given in names.items():
+            if streams[name] is not None and (values := getattr(step, given)) is not None:
+                streams[name][start:answer] = values[start:]
+        if step.prompt_messages is not None:  # the reply follows the last message shown
+            end = answer + len(step.completion_ids)
+            streams["message"][answer:end] = step.prompt_messages.max(initial=-1) + 1
 
 
 def _topk(sample: _Open) -> TopK | None:

@@ -123,6 +123,25 @@ def test_golden():
         assert got == case["samples"]
 
 
+def test_the_calls_that_made_a_sample_need_not_be_neighbours():
+    calls = [(up_to(2), [3]), ([9], [8]), (up_to(4), [5]), ([9, 8, 7], [6])]
+    samples = interleave([step(*call) for call in calls])
+    assert [sorted(set(sample.step.tolist())) for sample in samples] == [[0, 2], [1, 3]]
+
+
+@pytest.mark.parametrize("turns", [1, 4, 16])
+def test_merging_saves_what_the_history_repeats(turns):
+    # Each turn adds 3 sampled and 2 observed tokens: merged 5T - 2 + 1, unmerged the sum over turns.
+    tokens, steps = [0], []
+    for turn in range(turns):
+        steps.append(step(tokens, [10 + turn] * 3))
+        tokens = [*tokens, *[10 + turn] * 3, 1, 2]
+    (sample,) = interleave(steps)
+    assert len(sample) == 1 + 5 * turns - 2 and sample.loss_mask.sum() == 3 * turns
+    broken = [step([100 + i, *s.prompt_ids.tolist()], s.completion_ids.tolist()) for i, s in enumerate(steps)]
+    assert sum(map(len, interleave(broken))) == sum(1 + 1 + 5 * k + 3 for k in range(turns))
+
+
 def test_by_agent_keeps_a_hand_off_apart():
     steps = [step([1, 2], [3], agent="a"), step([1, 2, 3, 4], [5], agent="b"), step([1, 2, 3, 6], [7], agent="a")]
     assert [drawn(s) for s in interleave(steps, by_agent=True)] == ["1 2 3* 6 7*", "1 2 3 4 5*"]
@@ -202,6 +221,15 @@ def test_a_sample_is_the_prompt_and_completion_of_its_last_call(steps):
         last = steps[sample.step.max()]
         assert sample.token_ids.tolist() == [*last.prompt_ids.tolist(), *last.completion_ids.tolist()]
         assert all(sample.step[i] <= sample.step[i + 1] for i in range(len(sample) - 1))
+
+
+@settings(deadline=None)
+@given(trajectories())
+def test_every_sample_is_one_call_if_and_only_if_every_call_breaks(steps):
+    steps = [s for s in steps if s.trainable and len(s.completion_ids)]
+    whole = [[*s.prompt_ids.tolist(), *s.completion_ids.tolist()] for s in steps]
+    extends = [any(s.prompt_ids.tolist()[: len(w)] == w for w in whole[:i]) for i, s in enumerate(steps)]
+    assert all(len(set(sample.step.tolist())) == 1 for sample in interleave(steps)) == (not any(extends))
 
 
 @settings(deadline=None)
