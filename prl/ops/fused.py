@@ -17,7 +17,6 @@ Objective = Callable[[Tensor, Mapping[str, Tensor]], tuple[Tensor, Any]]
 """(log-probabilities [tokens], streams [tokens, ...]) -> (scalar, aux)."""
 
 
-@torch.compiler.disable  # the objective is a function of its own; a graph breaks here
 def fused_loss(
     hidden: Float[Tensor, "tokens dim"],
     weight: Float[Tensor, "vocab dim"],
@@ -54,20 +53,26 @@ def fused_loss(
     if not len(targets):
         raise ValueError("fused_loss: `hidden` has no tokens; leave out a batch in which nothing trains.")
     wanted = flat_wanted(hidden, targets, temperature, topk_ids, entropy)
+    return _run(hidden, weight, wanted, streams, objective, chunk_tokens)
+
+
+def _in_chunks(hidden: Any, weight: Any, wanted: Any, streams: Any, objective: Any, chunk_tokens: Any) -> Any:
     needed = tuple(torch.is_grad_enabled() and x.requires_grad for x in (hidden, weight))
-    names, shape_of_aux = tuple(streams), []
+    shape_of_aux = []
 
     def flat_objective(found: Mapping[str, Tensor], values: tuple[Tensor, ...]) -> tuple[Tensor, list[Tensor]]:
-        logprobs = found["logprobs"]
         more = {name: x for name, x in found.items() if name != "logprobs"}
-        loss, aux = objective(logprobs, {**dict(zip(names, values, strict=True)), **more})
+        loss, aux = objective(found["logprobs"], {**dict(zip(streams, values, strict=True)), **more})
         leaves, spec = tree_flatten(() if aux is None else aux)
         shape_of_aux[:] = [spec]
         return loss, leaves
 
-    options = (flat_objective, entropy, chunk_tokens, needed)
+    options = (flat_objective, wanted.entropy, chunk_tokens, needed)
     loss, _, _, *leaves = _Fused.apply(options, hidden, weight, *wanted[:3], *streams.values())
     return loss, tree_unflatten(leaves, shape_of_aux[0]) if leaves else None
+
+
+_run: Any = torch.compiler.disable(_in_chunks)  # a graph breaks here: the objective cannot be traced inside a Function
 
 
 class _Fused(Function):

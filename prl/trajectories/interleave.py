@@ -78,13 +78,14 @@ def _close(sample: _Open, id: str) -> TrainingSample:
         return np.repeat(np.array([[before] * len(steps), after], dtype).T.ravel(), runs)
 
     mask = over_runs(False, [step.trainable for step in steps], np.bool_)
-    logprobs, known = np.zeros(sample.n, np.float32), [s.completion_logprobs for s in steps if s.trainable]
-    attributed = all(step.prompt_content is not None for step in steps)
-    if all(given is not None for given in known):
+    known: list[Any] = [step.completion_logprobs for step in steps if step.trainable]
+    complete, attributed = (all(x is not None for x in xs) for xs in (known, [s.prompt_content for s in steps]))
+    logprobs = np.zeros(sample.n, np.float32)
+    if complete:
         logprobs[mask] = np.concatenate(known)
     streams = {
         "loss_mask": mask,
-        "inference_logprobs": logprobs if all(given is not None for given in known) else None,
+        "inference_logprobs": logprobs if complete else None,
         "temperatures": over_runs(1.0, [step.temperature for step in steps], np.float32),
         "roles": over_runs(0, [_ASSISTANT] * len(steps), np.int8),
         "content": over_runs(False, [True] * len(steps), np.bool_) if attributed else None,
