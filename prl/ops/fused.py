@@ -47,18 +47,17 @@ def fused_loss(
 
     Raises:
       ValueError: there are no tokens.
+      NotImplementedError: called inside torch.compile.
 
     Source: gradients in the forward pass, as in Liger's fused linear losses.
     """
     if not len(targets):
         raise ValueError("fused_loss: `hidden` has no tokens; leave out a batch in which nothing trains.")
+    if torch.compiler.is_compiling():
+        raise NotImplementedError("fused_loss: torch.compile cannot trace the objective inside it; call it uncompiled.")
     wanted = flat_wanted(hidden, targets, temperature, topk_ids, entropy)
-    return _run(hidden, weight, wanted, streams, objective, chunk_tokens)
-
-
-def _in_chunks(hidden: Any, weight: Any, wanted: Any, streams: Any, objective: Any, chunk_tokens: Any) -> Any:
     needed = tuple(torch.is_grad_enabled() and x.requires_grad for x in (hidden, weight))
-    shape_of_aux = []
+    shape_of_aux: list[Any] = []
 
     def flat_objective(found: Mapping[str, Tensor], values: tuple[Tensor, ...]) -> tuple[Tensor, list[Tensor]]:
         more = {name: x for name, x in found.items() if name != "logprobs"}
@@ -67,12 +66,9 @@ def _in_chunks(hidden: Any, weight: Any, wanted: Any, streams: Any, objective: A
         shape_of_aux[:] = [spec]
         return loss, leaves
 
-    options = (flat_objective, wanted.entropy, chunk_tokens, needed)
+    options = (flat_objective, entropy, chunk_tokens, needed)
     loss, _, _, *leaves = _Fused.apply(options, hidden, weight, *wanted[:3], *streams.values())
     return loss, tree_unflatten(leaves, shape_of_aux[0]) if leaves else None
-
-
-_run: Any = torch.compiler.disable(_in_chunks)  # a graph breaks here: the objective cannot be traced inside a Function
 
 
 class _Fused(Function):

@@ -1,6 +1,8 @@
 """fused_loss trains the same objective as the plain formulas, for every loss and every chunk."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -154,3 +156,18 @@ def test_without_gradient_it_only_measures():
 def test_no_tokens_is_an_error():
     with pytest.raises(ValueError, match="no tokens; leave out a batch in which nothing trains"):
         fused_loss(torch.zeros(0, 2), torch.zeros(VOCAB, 2), torch.zeros(0, dtype=torch.long), {}, summed)
+
+
+def test_inside_torch_compile_the_graph_breaks_and_the_loss_is_the_same():
+    """In a process without the type hook."""
+    script = """
+import torch
+from prl.ops import fused_loss
+from tests.ops.head_cases import case
+
+c = case()
+loss = lambda h: 3 * fused_loss(2 * h, c.weight, c.targets, {}, lambda lp, s: (lp.sum(), None))[0]
+assert torch.equal(torch.compile(loss, backend="aot_eager")(c.hidden), loss(c.hidden))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
