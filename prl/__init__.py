@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from prl.algorithms import GRPO as GRPO
     from prl.config import IPO as IPO
     from prl.config import AdamW as AdamW
+    from prl.config import IcePop as IcePop
     from prl.config import Sampling as Sampling
     from prl.curricula import Curriculum as Curriculum
     from prl.files import load as load
@@ -26,6 +27,7 @@ _HOME = {
     "Curriculum": "curricula",
     "GRPO": "algorithms",
     "IPO": "config",
+    "IcePop": "config",
     "Runner": "runner",
     "Sampling": "config",
     "Source": "runner",

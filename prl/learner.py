@@ -1,6 +1,8 @@
 """One optimiser step over a batch, and the losses of a batch without one."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
@@ -8,9 +10,9 @@ from torch import Tensor
 
 from prl.errors import TrainingError
 from prl.losses import combine, token_means
-from prl.losses.select import Loss, component_losses, sequence_means
+from prl.losses.select import Loss, component_losses, page_style, sequence_means
 from prl.policy import Policy, optimizer_step
-from prl.types import Batch, TokenLoss
+from prl.types import Batch, LossInputs, TokenLoss
 
 COMPONENTS = ("rl", "ce", "ref_kl")
 
@@ -36,17 +38,21 @@ class _Part(NamedTuple):
 def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, loss: Loss, max_grad_norm: float) -> Learned:
     """Gradient of the whole batch over its micro-batches, then one clipped step.
 
+    Warns where a loss over LossInputs does not read weights that are not all 0 or 1.
+
     Raises:
       TrainingError: the loss or the gradient is not finite. No step was taken.
     """
     optimizer.zero_grad(set_to_none=True)
+    watched, warn = _watch_weights(loss, batch)
     parts = []
     for rows in batch.rows:
-        total, part = policy(rows, _objective(loss, batch))
+        total, part = policy(rows, _objective(watched, batch))
         total.backward()
         parts.append(part)
     terms = {name: float(sum(part.terms[name].item() for part in parts)) for name in COMPONENTS}
     metrics = _metrics(loss, parts)  # before the step: whatever a user's metric raises leaves the weights alone
+    warn()  # so does a warning that is made an error
     norm = optimizer_step(policy, optimizer, max_grad_norm)
     if not torch.isfinite(torch.tensor(norm)):
         raise TrainingError(f"the gradient norm is {norm}; no step was taken. Largest term: {_largest(parts)}.")
@@ -54,20 +60,59 @@ def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, loss: 
 
 
 def batch_losses(policy: Policy, batch: Batch, losses: Mapping[str, Loss]) -> dict[str, dict[str, TokenLoss]]:
-    """{name: {component: TokenLoss [row, seq]}} over all rows, without gradient; 0 where nothing trains."""
+    """{name: {component: TokenLoss [row, seq]}} over all rows, without gradient; 0 where nothing trains.
+
+    Warns as `learn` does.
+    """
+    watched = {name: _watch_weights(loss, batch) for name, loss in losses.items()}
     grids: dict[str, list[dict[str, TokenLoss]]] = {name: [] for name in losses}
     width = max((rows.token_ids.shape[1] for rows in batch.rows), default=0)
     for rows in batch.rows:
         at = rows.trained
 
         def evaluate(logprobs: Tensor, streams: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
-            return logprobs.sum(), {name: component_losses(loss, logprobs, streams) for name, loss in losses.items()}
+            return logprobs.sum(), {
+                name: component_losses(loss, logprobs, streams) for name, (loss, _) in watched.items()
+            }
 
         with torch.no_grad():
             _, flat = policy(rows, evaluate)
         for name, components in flat.items():
             grids[name].append({c: _each_stream(out, _onto(at, width)) for c, out in components.items()})
+    for _, warn in watched.values():
+        warn()
     return {name: {c: _joined([g[c] for g in parts]) for c in COMPONENTS if parts} for name, parts in grids.items()}
+
+
+def _watch_weights(loss: Any, batch: Batch) -> tuple[Any, Callable[[], None]]:
+    """The loss, and what to call after it has seen the batch: warns if it never looked at weights that matter.
+
+    Only a loss over LossInputs applies weights itself, and weights of 0 and 1 are in its loss_mask.
+    """
+    if not page_style(loss) or all(((r.rl_weights == 0) | (r.rl_weights == 1)).all() for r in batch.rows):
+        return loss, lambda: None
+    looks: list[str] = []
+
+    class Watched(LossInputs):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "loss_weights":
+                looks.append(name)
+            return super().__getattribute__(name)
+
+    @wraps(loss)
+    def watched(inputs: LossInputs) -> Any:
+        return loss(Watched(**vars(inputs)))
+
+    def warn() -> None:
+        if not looks:
+            warnings.warn(
+                f"loss {getattr(loss, '__name__', loss)!r}: rl weights are not all 0 or 1, and it does not read "
+                f"inputs.loss_weights. Its sum is divided by N_rl = {batch.counts['rl'].item():g}, the sum of the "
+                "weights: multiply each token's loss by inputs.loss_weights.",
+                stacklevel=3,
+            )
+
+    return watched, warn
 
 
 def _objective(loss: Loss, batch: Batch) -> Callable[[Tensor, Mapping[str, Tensor]], tuple[Tensor, _Part]]:

@@ -10,7 +10,7 @@ import pytest
 
 import prl
 
-HEAVY = ("pydantic", "polars", "transformers", "matplotlib", "vllm", "ray")
+HEAVY = ("pydantic", "polars", "transformers", "matplotlib", "vllm", "ray", "torch._dynamo")
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:

@@ -1,5 +1,8 @@
 """One optimiser step: what it reports, what it refuses; and the losses of a batch without a step."""
 
+import math
+import warnings
+
 import pytest
 import torch
 
@@ -78,12 +81,49 @@ def test_a_loss_that_is_no_number_names_sample_and_token_and_takes_no_step():
     assert torch.equal(weights(policy), before)
 
 
-def test_a_ref_kl_ratio_that_overflows_is_an_error_and_no_step():
-    rare = TrainingSample(
-        "rare", [1, 2, 3], [0, 1, 1], [0, -5, -120], ref_logprobs=[0, -1, -1], ref_kl_weights=[0, 1, 1]
-    )
-    with pytest.raises(TrainingError, match="the ref_kl loss is -?inf at token 2 of sample 'rare'"):
-        run(IPO(), samples=[rare])
+def test_ratios_that_overflow_float32_are_capped_and_every_metric_stays_finite():
+    streams = {"ref_logprobs": [0, -1, -1], "ref_kl_weights": [0, 1, 1], "advantages": [0, 1, 1]}
+    rare = TrainingSample("rare", [1, 2, 3], [0, 1, 1], [0, -5.5, -120], **streams)
+    learned, moved = run(IPO(), samples=[rare])
+    assert learned.metrics["rl/clamped"] == learned.metrics["ref_kl/clamped"] == 0.5
+    assert all(math.isfinite(x) for x in (*learned.terms.values(), *learned.metrics.values(), learned.grad_norm))
+    assert moved == pytest.approx(0.1, rel=1e-3)
+
+
+def ignores(inputs):
+    return LossOutputs(-inputs.trainer_logprobs[inputs.loss_mask].sum(), {})
+
+
+def reads(inputs):
+    return LossOutputs(-(inputs.loss_weights * inputs.trainer_logprobs).sum(), {})
+
+
+PROMPT_MEAN = [SAMPLES[0], SAMPLES[1].with_streams(rl_weights=[0] * 3 + [0.125] * 9)]
+IGNORED = (
+    r"loss 'ignores': rl weights are not all 0 or 1, and it does not read inputs.loss_weights. Its sum is divided by "
+    r"N_rl = 2.125, the sum of the weights: multiply each token's loss by inputs.loss_weights"
+)
+
+
+def test_a_page_style_loss_that_ignores_its_weights_is_told_so():
+    with pytest.warns(UserWarning, match=IGNORED):
+        run(ignores, samples=PROMPT_MEAN)
+    run(ignores)  # the weights of SAMPLES are 0 and 1: nothing to ignore
+    learned, _ = run(reads, samples=PROMPT_MEAN)
+    by_token, _ = run(lambda lp, mu, a: TokenLoss(-lp, lp < 0, {}), samples=PROMPT_MEAN)
+    assert learned.terms["rl"] == pytest.approx(by_token.terms["rl"])
+
+
+def test_the_warning_comes_before_the_step_and_also_from_the_losses_of_a_batch():
+    policy = tiny(**SMALL)
+    before, batch = weights(policy), pack(PROMPT_MEAN, max_tokens=12)
+    with warnings.catch_warnings(), pytest.raises(UserWarning, match=IGNORED):
+        warnings.simplefilter("error")
+        learn(policy, torch.optim.SGD(policy.parameters(), lr=0.1), batch, ignores, 1.0)
+    assert torch.equal(weights(policy), before)
+    with pytest.warns(UserWarning, match=IGNORED) as caught:
+        batch_losses(policy, batch, {"mine": ignores, "reads": reads, "ipo": IPO()})
+    assert len(caught) == 1
 
 
 def test_a_gradient_that_is_no_number_takes_no_step():

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from prl.algorithms import GRPO
-from prl.config import IPO, AdamW, Sampling
+from prl.config import IPO, AdamW, IcePop, Sampling
 from prl.curricula import Curriculum, StandardSampler
 from prl.errors import TrainingError
-from prl.losses import ipo
+from prl.losses import cispo, dppo, gspo, icepop, ipo, ppo_clip, tis
 from prl.runner import Source
 from prl.trajectories import drop_zero_signal
 from prl.types import Group, LossOutputs, TokenLoss, supervised
@@ -255,6 +255,20 @@ def test_a_users_loss_trains(kind):
     report = runner(loss=tokens if kind == "tokens" else page).step()
     assert report.grad_norm > 0 and "rl/mine" in report.metrics
     assert runner(loss=tokens).step().loss == pytest.approx(runner(loss=page).step().loss, abs=1e-5)
+
+
+def test_icepop_trains_and_every_baseline_stands_beside_it():
+    run = runner(loss=IcePop())
+    batch = run.pack(run.collect())
+    out = run.losses(batch, {fn.__name__: fn for fn in (icepop, ipo, ppo_clip, cispo, tis, dppo, gspo)})
+    (configured,) = run.losses(batch).values()
+    assert torch.equal(configured["rl"].per_token, out["icepop"]["rl"].per_token)
+    for name in ("ipo", "ppo_clip", "dppo", "gspo"):  # still on policy: all ratios are 1
+        torch.testing.assert_close(out[name]["rl"].per_token, configured["rl"].per_token, atol=1e-4, rtol=0)
+    report = run.update(batch)
+    assert report.grad_norm > 0 and report.metrics["rl/kept"] == 1.0
+    fresh = runner()  # and IPO, which drops nothing either, takes the same step
+    assert fresh.update(fresh.pack(fresh.collect())).loss == pytest.approx(report.loss, abs=1e-6)
 
 
 def test_gates_take_groups_out_and_samplers_see_them():

@@ -1,6 +1,7 @@
 """The only functions that reduce, with `component_counts`: weights, counts, and each component's own N."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -30,10 +31,7 @@ def combine(
 
     Source: algorithms page, "Loss Components".
     """
-    if not losses.keys() == weights.keys() == counts.keys():
-        raise DataError(
-            f"combine: components differ: losses {set(losses)}, weights {set(weights)}, counts {set(counts)}."
-        )
+    _same_components("combine", losses=losses, weights=weights, counts=counts)
     values = {name: loss.per_token if isinstance(loss, TokenLoss) else loss for name, loss in losses.items()}
     terms = {name: weighted_sum(values[name], w) / _divisor(counts[name], w) for name, w in weights.items()}
     return torch.stack(list(terms.values())).sum(), terms
@@ -44,24 +42,44 @@ def token_means(
 ) -> dict[str, Float[Tensor, ""]]:
     """Means of `kept` and of each metric over the members of a component, named `component/metric`.
 
-    Every member counts once, whatever its weight. A component without members is left out: its mean does not exist.
+    A metric whose name has a slash, such as `score_centering/head_mass`, keeps it. Every member
+    counts once, whatever its weight. A component without members is left out: its mean does not exist.
+
+    Raises:
+      DataError: the two speak of different components, or shapes differ.
     """
+    _same_components("token_means", losses=losses, weights=weights)
     means = {}
     for name, loss in losses.items():
         members = weights[name] != 0
         if n := members.sum():
             streams = {"kept": loss.kept.to(loss.per_token.dtype), **loss.metrics}
-            means |= {f"{name}/{key}": torch.where(members, stream, 0.0).sum() / n for key, stream in streams.items()}
+            for key, stream in streams.items():
+                _same_shape(f"token_means: {name}/{key}", stream, members)
+            means |= {_named(name, key): torch.where(members, stream, 0.0).sum() / n for key, stream in streams.items()}
     return means
+
+
+def _named(component: str, metric: str) -> str:
+    return metric if "/" in metric else f"{component}/{metric}"
 
 
 def weighted_sum(values: Float[Tensor, "*tokens"], weights: Float[Tensor, "*tokens"]) -> Float[Tensor, ""]:
     """sum(w v) over the members; a value at weight 0 cannot leak, not even inf."""
-    if values.shape != weights.shape:
-        raise DataError(
-            f"combine: loss has shape {list(values.shape)}, its weights {list(weights.shape)}; need the same."
-        )
+    _same_shape("combine: loss", values, weights)
     return (weights * torch.where(weights != 0, values, 0.0)).sum()
+
+
+def _same_components(where: str, **given: Mapping[str, Any]) -> None:
+    names = [set(mapping) for mapping in given.values()]
+    if any(name != names[0] for name in names):
+        found = ", ".join(f"{key} {name}" for key, name in zip(given, names, strict=True))
+        raise DataError(f"{where}: components differ: {found}.")
+
+
+def _same_shape(what: str, stream: Tensor, weights: Tensor) -> None:
+    if stream.shape != weights.shape:
+        raise DataError(f"{what} has shape {list(stream.shape)}, its weights {list(weights.shape)}; need the same.")
 
 
 def _divisor(count: Tensor | float | int, like: Tensor) -> Tensor:

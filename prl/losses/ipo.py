@@ -1,12 +1,10 @@
 """IPO: an importance-weighted policy gradient inside a probability trust region. The default."""
 
-import math
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from prl.losses.ratios import attached, probability_move, same_shape, select
+from prl.losses.ratios import kept_ratio, pair, probability_move, same_shape
 from prl.types import TokenLoss
 
 
@@ -43,15 +41,8 @@ def ipo(
     """
     streams = {"inference_logprobs": inference_logprobs, "advantages": advantages, "mask": mask}
     same_shape("ipo", trainer_logprobs=trainer_logprobs, **streams)
-    trainer = select(trainer_logprobs, mask)
-    inference = select(inference_logprobs, mask).detach()
-    log_ratio = trainer.detach() - inference
-    kept = (probability_move(trainer, inference).abs() <= eps) & log_ratio.isfinite()
-    kept = kept if mask is None else kept & mask
-    # Select before exp: the gradient of a dropped exp that overflows is 0 * inf.
-    log_ratio = torch.where(kept, log_ratio, 0.0)
-    ratio = log_ratio.clamp(max=math.log(max_ratio)).exp()
-    clamped = log_ratio > math.log(max_ratio)
-    credit = torch.where(kept, adv_tau * advantages, 0.0)
-    per_token = -credit * attached(ratio, torch.where(kept, trainer, 0.0))
-    return TokenLoss(per_token, kept, {"clamped": clamped.to(per_token.dtype)})
+    trainer, inference, live = pair(trainer_logprobs, inference_logprobs, mask)
+    kept = live & (probability_move(trainer, inference).abs() <= eps)
+    ratio, clamped = kept_ratio(trainer - inference, trainer, kept, max_ratio)
+    per_token = -torch.where(kept, adv_tau * advantages, 0.0) * ratio
+    return TokenLoss(per_token, kept, {"clamped": clamped})

@@ -7,16 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from prl.config import IPO
+from prl.config import IPO, IcePop
 from prl.errors import ConfigError, DataError
+from prl.losses.baselines import gspo
 from prl.losses.ce import ce
+from prl.losses.icepop import icepop
 from prl.losses.ipo import ipo
 from prl.losses.ratios import mismatch_kl
 from prl.losses.ref_kl import ref_kl
 from prl.types import LossInputs, LossOutputs, TokenLoss
 
-Loss = IPO | Callable[..., Any]
+Loss = IPO | IcePop | Callable[..., Any]
 Streams = Mapping[str, Tensor]
 """Flat streams [tokens] of the trained tokens, by their names in `Rows`, with `sample` and `token` as indices."""
 
@@ -25,16 +28,22 @@ def rl_loss(loss: Loss) -> Callable[[Tensor, Streams], TokenLoss]:
     """A function of (trainer_logprobs, streams) for a config, a function of three streams, or a page-style loss.
 
     Three required positionals: trainer_logprobs, inference_logprobs, advantages ->
-    TokenLoss. One: LossInputs -> LossOutputs, called once per sequence.
+    TokenLoss, called on all tokens at once (`gspo` on one sequence in a row). One:
+    LossInputs -> LossOutputs, called once per sequence.
 
     Raises:
       ConfigError: any other number of required positionals.
     """
-    if isinstance(loss, IPO):
-        return _token_wise(partial(ipo, eps=loss.eps, adv_tau=loss.adv_tau))
+    match loss:
+        case IPO(eps=eps, adv_tau=adv_tau):
+            return _token_wise(partial(ipo, eps=eps, adv_tau=adv_tau))
+        case IcePop(ratio_low=low, ratio_high=high, adv_tau=adv_tau):
+            return _token_wise(partial(icepop, ratio_low=low, ratio_high=high, adv_tau=adv_tau))
     if not callable(loss):
         raise ConfigError(f"loss: got {loss!r}; need a loss config such as IPO(), or a function.")
     match _required_positionals(loss):
+        case 3 if _innermost(loss) is gspo:
+            return partial(_row_per_sequence, loss)
         case 3:
             return _token_wise(loss)
         case 1:
@@ -55,11 +64,16 @@ def sequence_means(loss: Loss, rl: TokenLoss, weights: Tensor, sample: Tensor) -
     Source: algorithms page, "Custom Loss".
     """
     members = weights != 0
-    if isinstance(loss, IPO) or _required_positionals(loss) != 1 or not members.any():
+    if not page_style(loss) or not members.any():
         return {}
     owner, size = sample[members].unique(return_inverse=True, return_counts=True)[1:]
     own = {name: stream[members] for name, stream in rl.metrics.items() if name != "mismatch_kl"}
     return {f"rl/{name}": (stream / size[owner]).sum() / len(size) for name, stream in own.items()}
+
+
+def page_style(loss: Loss) -> bool:
+    """Whether the loss is a function LossInputs -> LossOutputs, called once per sequence."""
+    return callable(loss) and _required_positionals(loss) == 1
 
 
 def _required_positionals(loss: Callable[..., Any]) -> int:
@@ -87,6 +101,10 @@ def component_losses(loss: Loss, logprobs: Tensor, streams: Streams) -> dict[str
     return {name: _on_members(fn, streams[f"{name}_weights"] != 0, logprobs, streams) for name, fn in parts.items()}
 
 
+def _innermost(fn: Any) -> Any:
+    return _innermost(fn.func) if isinstance(fn, partial) else fn
+
+
 def _token_wise(fn: Callable[..., Any]) -> Callable[[Tensor, Streams], TokenLoss]:
     def call(logprobs: Tensor, streams: Streams) -> TokenLoss:
         out = fn(logprobs, streams["inference_logprobs"], streams["advantages"])
@@ -105,6 +123,20 @@ def _not_token_wise(out: Any, shape: torch.Size) -> str | None:
         return type(out).__name__
     streams = {"per_token": out.per_token, "kept": out.kept, **out.metrics}
     return next((f"{name} of shape {list(s.shape)}" for name, s in streams.items() if s.shape != shape), None)
+
+
+def _row_per_sequence(fn: Callable[..., TokenLoss], logprobs: Tensor, streams: Streams) -> TokenLoss:
+    """`fn` over [sequence, longest] with a mask, its streams flat again."""
+    index = [(streams["sample"] == i).nonzero().squeeze(-1) for i in streams["sample"].unique().tolist()]
+    flat = (logprobs, streams["inference_logprobs"], streams["advantages"])
+    rows = [pad_sequence([stream[at] for at in index], batch_first=True) for stream in flat]
+    mask = pad_sequence([torch.ones_like(at, dtype=torch.bool) for at in index], batch_first=True)
+    out = fn(*rows, mask=mask)
+
+    def back(grid: Tensor) -> Tensor:
+        return grid.new_zeros(len(logprobs)).index_put((torch.cat(index),), grid[mask])
+
+    return TokenLoss(back(out.per_token), back(out.kept), {name: back(stream) for name, stream in out.metrics.items()})
 
 
 def _sequence_wise(fn: Callable[[LossInputs], LossOutputs], logprobs: Tensor, streams: Streams) -> TokenLoss:

@@ -133,6 +133,11 @@ def test_what_has_no_weight_cannot_leak(weights, bad):
         assert value.item() in (1.0, 2.0)
 
 
+def test_a_metric_with_a_slash_keeps_its_name():
+    loss = unreduced(tensor(1.0), **{"score_centering/head_mass": tensor(0.9)})
+    assert token_means({"rl": loss}, {"rl": tensor(1)})["score_centering/head_mass"] == 0.9
+
+
 def test_token_means_weigh_micro_batches_by_tokens():
     # 1 token of kl 1.0 and 9 of 0.0: 0.1, and not the 0.5 of two means. Weights play no part, members only.
     kl, kept = tensor(1, *[0] * 9, 5), torch.tensor([True] * 5 + [False] * 6)
@@ -151,6 +156,15 @@ def test_different_components_are_named():
     loss = unreduced(tensor(1))
     with pytest.raises(DataError, match=r"components differ: losses \{'rl'\}, weights \{'ce'\}, counts \{'rl'\}"):
         combine({"rl": loss}, {"ce": tensor(1)}, {"rl": 1.0})
+
+    with pytest.raises(DataError, match=r"token_means: components differ: losses \{'rl'\}, weights \{'ce'\}"):
+        token_means({"rl": loss}, {"ce": tensor(1)})
+
+
+def test_a_stream_that_would_broadcast_has_no_mean():
+    loss = TokenLoss(tensor(1, 2), torch.tensor([True, True]), {"kl": tensor(1)})
+    with pytest.raises(DataError, match=r"token_means: rl/kl has shape \[1\], its weights \[2\]; need the same"):
+        inspect.unwrap(token_means)({"rl": loss}, {"rl": tensor(1, 1)})
 
 
 def test_different_shapes_are_named():

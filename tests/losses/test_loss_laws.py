@@ -1,27 +1,40 @@
 """Laws that hold for every unreduced loss; a new loss gets them by a row in LOSSES."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prl.errors import DataError
-from prl.losses import ce, ipo, ref_kl
-from prl.losses.ratios import mismatch_kl, probability_move
+from prl.losses import ce, cispo, dppo, gspo, icepop, ipo, ppo_clip, ref_kl, tis
+from prl.losses.ratios import in_band, mismatch_kl, probability_move
 from tests.unhooked import bare
 
 LOSSES = {  # name: (function, which of the four streams it takes, settings)
     "ipo": (ipo, (0, 1, 3), {}),
+    "icepop": (icepop, (0, 1, 3), {}),
+    "icepop, narrow": (icepop, (0, 1, 3), {"ratio_low": 0.8, "ratio_high": 1.25}),
     "ce": (ce, (0,), {}),
     "ref_kl": (ref_kl, (0, 1, 2), {}),
     "ref_kl with drift": (ref_kl, (0, 1, 2), {"kl_tau": 0.1}),
+    "ppo_clip": (ppo_clip, (0, 1, 3), {}),
+    "cispo": (cispo, (0, 1, 3), {}),
+    "cispo, two-sided": (cispo, (0, 1, 3), {"eps_low": 0.2}),
+    "tis": (tis, (0, 1, 3), {}),
+    "dppo": (dppo, (0, 1, 3), {}),
+    "gspo": (gspo, (0, 1, 3), {}),
 }
 ON_POLICY_SLOPE = {
-    "ipo": lambda s: -s[3],
     "ce": lambda s: -torch.ones_like(s[0]),
     "ref_kl": lambda s: s[0] - s[2],
     "ref_kl with drift": lambda s: s[0] - s[2],
-}
+}  # every other one: minus the advantage
+ACTS_ON_DROPPED = {"ref_kl with drift"}
+VALUE_OF_THE_BOUND = {"ppo_clip", "gspo"}  # dropped tokens have a constant loss
+WHOLE_SEQUENCE = {"gspo"}  # the last axis is one sequence, whose tokens see each other
+TAKES_ANY_LOGPROB = {"ce"}  # has no ratio, and nothing that drops
 BAD = [float("nan"), float("inf"), -float("inf"), 1e9, -1e9]
 LAW = settings(deadline=None, max_examples=30)
 every_loss = pytest.mark.parametrize("name", LOSSES)
@@ -88,8 +101,9 @@ def test_a_mask_equals_leaving_the_tokens_out(name, seed):
 @given(st.integers(0, 10**6))
 def test_a_dropped_token_has_exactly_no_loss_and_no_slope(name, seed):
     out, gradient = slope(name, streams(seed, 40))
-    if name != "ref_kl with drift":  # whose drift acts on dropped tokens too
-        assert (out.per_token[~out.kept] == 0).all() and (gradient[~out.kept] == 0).all()
+    if name not in ACTS_ON_DROPPED:
+        assert (gradient[~out.kept] == 0).all()
+        assert name in VALUE_OF_THE_BOUND or (out.per_token[~out.kept] == 0).all()
 
 
 @every_loss
@@ -98,18 +112,62 @@ def test_on_policy_slope(name):
     values[1] = values[0].clone()
     out, gradient = slope(name, values)
     assert out.kept.all()
-    torch.testing.assert_close(gradient, ON_POLICY_SLOPE[name](values))
+    torch.testing.assert_close(gradient, ON_POLICY_SLOPE.get(name, lambda s: -s[3])(values))
 
 
 @every_loss
 @LAW
 @given(st.integers(0, 10**6))
-def test_tokens_do_not_see_each_other(name, seed):
+def test_the_order_of_tokens_does_not_matter(name, seed):
     values, mask = streams(seed, 9), masks(seed, 9)
     order = torch.randperm(9, generator=torch.Generator().manual_seed(seed))
     permuted = call(name, [stream[order] for stream in values], mask[order])
     for a, b in zip(flat(permuted), flat(call(name, values, mask)), strict=True):
-        assert torch.equal(a, b[order])
+        torch.testing.assert_close(a, b[order], rtol=1e-14 if name in WHOLE_SEQUENCE else 0, atol=0)
+
+
+@every_loss
+@LAW
+@given(st.integers(0, 10**6), st.integers(1, 8))
+def test_tokens_see_each_other_only_within_a_sequence(name, seed, cut):
+    values, mask = streams(seed, 2, 9), masks(seed, 2, 9)
+    whole = flat(call(name, values, mask))
+    rows = [flat(call(name, [stream[i] for stream in values], mask[i])) for i in range(2)]
+    for stream, parts in zip(whole, zip(*rows, strict=True), strict=True):
+        torch.testing.assert_close(stream, torch.stack(parts), rtol=1e-14, atol=0)
+    if name not in WHOLE_SEQUENCE:
+        parts = [flat(call(name, [s[:, at] for s in values], mask[:, at])) for at in (slice(cut), slice(cut, None))]
+        for stream, halves in zip(whole, zip(*parts, strict=True), strict=True):
+            assert torch.equal(stream, torch.cat(halves, dim=1))
+
+
+@every_loss
+def test_whatever_the_log_probabilities_float32_stays_finite(name):
+    # A rare token's ratio is e^89 and more, above the float32 maximum; each token is a sequence of its own.
+    grid = list(itertools.product([-1e-4, -2.0, -30.0, -300.0, -1e4], repeat=3))
+    trainer, inference, ref = torch.tensor([row for row in grid for _ in range(2)]).T[..., None]
+    advantages = torch.tensor([1.0, -1.0]).repeat(len(grid))[:, None]
+    out, gradient = slope(name, [trainer, inference, ref, advantages])
+    assert all(stream.isfinite().all() for stream in (*flat(out), gradient, out.per_token.sum()))
+    assert out.kept.any()
+    assert mismatch_kl(trainer, inference).sum().isfinite()
+
+
+@every_loss
+@pytest.mark.parametrize("bad", [float("nan"), -float("inf"), float("inf")])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_log_probability_that_is_no_number_is_never_kept(name, bad, which):
+    if name in TAKES_ANY_LOGPROB:
+        return
+    values, mask = streams(4, 3, 5), torch.ones(3, 5, dtype=torch.bool)
+    values[which][1, 2] = bad
+    out, gradient = slope(name, values, mask)
+    gone = [1] if name in WHOLE_SEQUENCE else [1, 2]
+    for stream in (out.per_token, gradient, out.kept):
+        assert (stream[tuple(gone)] == 0).all() and stream.isfinite().all()
+    mask[tuple(gone)] = False
+    want, wanted = slope(name, values, mask)
+    assert torch.equal(out.per_token, want.per_token) and torch.equal(gradient, wanted)
 
 
 @every_loss
@@ -163,6 +221,12 @@ def test_small_probability_moves_do_not_cancel_in_float32():
     want = trainer.double().exp() - inference.double().exp()
     torch.testing.assert_close(probability_move(trainer, inference).double(), want, rtol=1e-5, atol=0)
     torch.testing.assert_close(probability_move(inference, trainer).double(), -want, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_ratio_that_is_no_number_is_outside_every_band(bad):
+    streams = torch.tensor([bad, -1.0, bad, -1.0]), torch.tensor([-1.0, bad, bad, -1.0])
+    assert in_band(*streams, 1e-30, 1e30).tolist() == [False, False, False, True]
 
 
 def test_mismatch_kl_by_hand():

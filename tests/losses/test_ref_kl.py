@@ -57,6 +57,24 @@ def test_the_drift_term_also_acts_on_dropped_tokens():
     assert (loss, gradient) == (pytest.approx([0.1 * LN2**2]), pytest.approx([-0.2 * LN2]))
 
 
+def test_a_kept_ratio_that_overflows_is_capped_and_counted():
+    # The probability rose, so the token stays, by e^89; the signal is -1 + 2.
+    streams = (torch.tensor([x]) for x in (-2.0, -91.0, -1.0))
+    assert ref_kl(*streams).metrics["clamped"].tolist() == [1.0]
+    loss, gradient, kept, _ = run([-2.0], [-91.0], [-1.0], torch.float32)
+    assert kept == [True] and loss == gradient == pytest.approx([-1e4])
+    assert run([-2.0], [-91.0], [-1.0], max_ratio=50.0)[0] == pytest.approx([-50.0])
+
+
+@pytest.mark.parametrize("bad", [-math.inf, math.nan])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_log_probability_that_is_no_number_is_dropped(which, bad):
+    streams = [[-1.0], [-1.0], [-2.0]]
+    streams[which] = [bad]
+    loss, gradient, kept, _ = run(*streams)
+    assert (loss, gradient, kept) == ([0.0], [0.0], [False])
+
+
 @pytest.mark.parametrize(("column", "kl_tau"), [("ref_kl", 0.0), ("ref_kl_tau_1e_3", 1e-3)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 def test_golden(column, kl_tau, dtype, tolerance):

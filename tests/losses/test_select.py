@@ -2,14 +2,26 @@
 
 import dataclasses
 import inspect
+import math
 from functools import partial
 
 import pytest
 import torch
 
-from prl.config import IPO
+from prl.config import IPO, IcePop
 from prl.errors import ConfigError, DataError
-from prl.losses import LossInputs, LossOutputs, TokenLoss, combine, component_counts, ipo
+from prl.losses import (
+    LossInputs,
+    LossOutputs,
+    TokenLoss,
+    combine,
+    component_counts,
+    gspo,
+    icepop,
+    ipo,
+    ppo_clip,
+    token_means,
+)
 from prl.losses.select import component_losses, rl_loss, sequence_means
 
 NAN = float("nan")
@@ -46,6 +58,20 @@ def clipped(inputs: LossInputs, width: float = 0.2) -> LossOutputs:
     return LossOutputs(-gain[inputs.loss_mask].sum(), {"outside": outside.double().mean()})
 
 
+def ppo_clip_loss(inputs: LossInputs, clip_eps: float = 0.2) -> LossOutputs:
+    """A user's function as the algorithms page writes one."""
+    ratio = torch.exp(inputs.trainer_logprobs - inputs.inference_logprobs)
+    clipped = torch.clamp(ratio, 1 - clip_eps, 1 + clip_eps)
+    surrogates = ratio * inputs.advantages, clipped * inputs.advantages
+    loss = -torch.min(*surrogates)[inputs.loss_mask].sum()
+    return LossOutputs(
+        loss=loss,
+        metrics={
+            "clip_frac": (ratio != clipped)[inputs.loss_mask].float().mean(),
+        },
+    )
+
+
 def clipped_tokens(trainer, inference, advantages, width=0.2):
     ratio = (trainer - inference).exp()
     inside = ratio.clamp(1 - width, 1 + width)
@@ -80,7 +106,9 @@ def test_mismatch_kl_covers_dropped_tokens_too():
 
 
 @pytest.mark.parametrize("bad", [NAN, float("inf"), 1e9])
-@pytest.mark.parametrize("loss", [IPO(), clipped, clipped_tokens], ids=["ipo", "sequence", "tokens"])
+@pytest.mark.parametrize(
+    "loss", [IPO(), IcePop(), clipped, clipped_tokens, gspo], ids=["ipo", "icepop", "sequence", "tokens", "gspo"]
+)
 def test_what_a_component_does_not_train_cannot_reach_it(loss, bad):
     clean = streams()
     rl, ref = clean["rl_weights"] != 0, clean["ref_kl_weights"] != 0
@@ -94,6 +122,21 @@ def test_what_a_component_does_not_train_cannot_reach_it(loss, bad):
     for name in out:
         for key, stream in out[name].metrics.items():
             assert torch.equal(stream, expected[name].metrics[key])
+
+
+def test_mismatch_kl_of_a_rare_token_is_finite_in_float32():
+    # e^89 is above the float32 maximum; the mean over 4 tokens is e^89 / 4.
+    given = {name: s.float() if s.is_floating_point() else s for name, s in streams().items()}
+    given["inference_logprobs"][2] = -90.5
+    logprobs = LOGPROBS.float()
+    out = component_losses(IPO(), logprobs, given)
+    means = token_means(out, {"rl": given["rl_weights"], "ce": given["ce_weights"], "ref_kl": given["ref_kl_weights"]})
+    assert means["rl/mismatch_kl"].item() == pytest.approx(math.exp(89) / 4, rel=1e-6)
+    given["rl_weights"][2] = 0.0  # a filtered token leaves the mean too
+    out = component_losses(IPO(), logprobs, given)
+    gaps = [-0.1, 0.1, -0.4]
+    want = sum(math.exp(g) - 1 - g for g in gaps) / 3
+    assert token_means({"rl": out["rl"]}, {"rl": given["rl_weights"]})["rl/mismatch_kl"].item() == pytest.approx(want)
 
 
 def test_an_equal_reward_group_leaves_rl_and_ce_stays():
@@ -111,6 +154,32 @@ def test_the_page_style_loss_equals_its_token_wise_form(weights):
     (a, gradient, _, _), (b, wanted, _, _) = total(clipped, given), total(clipped_tokens, given)
     torch.testing.assert_close(a, b, rtol=1e-14, atol=0)
     torch.testing.assert_close(gradient, wanted, rtol=1e-14, atol=0)
+
+
+def test_the_pages_own_loss_equals_ppo_clip():
+    # Sample 0 clips 1 of 3 tokens, sample 4 its only one.
+    (a, gradient, out, weights), (b, wanted, _, _) = total(ppo_clip_loss, streams()), total(ppo_clip, streams())
+    torch.testing.assert_close(a, b, rtol=1e-14, atol=0)
+    torch.testing.assert_close(gradient, wanted, rtol=1e-14, atol=0)
+    means = sequence_means(ppo_clip_loss, out["rl"], weights["rl"], streams()["sample"])
+    assert {name: value.item() for name, value in means.items()} == pytest.approx({"rl/clip_frac": 2 / 3})
+    wide, _, _, _ = total(partial(ppo_clip_loss, clip_eps=0.9), streams())
+    torch.testing.assert_close(wide, total(partial(ppo_clip, eps_low=0.9, eps_high=0.9), streams())[0])
+
+
+def test_gspo_sees_each_sample_as_one_sequence():
+    # Two sequences whose tokens come mixed, one with a token of another component in it.
+    given = {name: stream[[4, 0, 3, 1, 5, 2]] for name, stream in streams().items()}
+    logprobs = LOGPROBS[[4, 0, 3, 1, 5, 2]].requires_grad_()
+    wide = partial(gspo, eps_low=0.5, eps_high=0.5)
+    out = component_losses(wide, logprobs, given)["rl"]
+    # s of sample 0: mean log ratio (-.1 + .1 + .5) / 3, A = 2; of sample 4: -.4, A = -1.
+    first, second = -2 * math.exp(0.5 / 3), math.exp(-0.4)
+    assert out.per_token.tolist() == pytest.approx([second, first, 0, first, 0, first])
+    assert out.kept.tolist() == [True, True, False, True, False, True]
+    assert torch.autograd.grad(out.per_token.sum(), logprobs)[0].tolist() == pytest.approx(out.per_token.tolist())
+    assert out.metrics["clamped"].shape == (6,)
+    assert component_losses(gspo, logprobs, given)["rl"].kept.sum() == 0
 
 
 def test_a_page_style_loss_is_divided_by_the_component_count_only():
@@ -152,16 +221,16 @@ def test_loss_inputs_are_one_sequence():
 
 
 def test_settings_and_keyword_defaults_are_used():
-    given = streams()
+    given, narrow = streams(), {"ratio_low": 0.95, "ratio_high": 1.2, "adv_tau": 3.0}
     for loss, fn in [
         (IPO(eps=0.05, adv_tau=3.0), partial(ipo, eps=0.05, adv_tau=3.0)),
+        (IcePop(**narrow), partial(icepop, **narrow)),
         (ipo, ipo),
         (partial(ipo, eps=0.05), partial(ipo, eps=0.05)),
     ]:
         got = rl_loss(loss)(LOGPROBS, given)
-        torch.testing.assert_close(
-            got.per_token, fn(LOGPROBS, given["inference_logprobs"], given["advantages"]).per_token
-        )
+        want = fn(LOGPROBS, given["inference_logprobs"], given["advantages"])
+        assert torch.equal(got.per_token, want.per_token) and torch.equal(got.kept, want.kept)
 
 
 @pytest.mark.parametrize(
