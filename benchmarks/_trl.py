@@ -1,8 +1,8 @@
-"""What both comparisons with TRL share: TRL's environment, two worker processes, and TRL set up as prl is.
+"""What both comparisons with TRL share: two worker processes, and TRL set up as prl is.
 
-TRL lives in `.venv-trl` beside `.venv`, made at the first run with the same torch and
-transformers. Both sides run on that one interpreter, each in a process of its own, and
-take turns: while one works the other waits for its next line, so noise hits both alike.
+TRL lives in `.venv-peers`, see `benchmarks/_peers.py`. Both sides run on that one
+interpreter, each in a process of its own, and take turns: while one works the other
+waits for its next line, so noise hits both alike.
 
 A worker is a module's `side(name, **settings)`: an object whose methods the driver
 calls. A call is one JSON line on the worker's stdin, its result one JSON line back.
@@ -32,32 +32,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
+from benchmarks._peers import ROOT, environment
 from prl import Runner
 from prl.policy import Policy
 from prl.types import Task
-
-ROOT = Path(__file__).parents[1]
-TRL = "trl==1.16.0"
-INSTALL = [*"-m pip --disable-pip-version-check install --quiet -c constraints-cpu.txt reasoning-gym -e .".split(), TRL]
-
-
-def environment() -> Path:
-    """The interpreter of `.venv-trl`; installs where that is missing or was built from other requirements."""
-    folder = ROOT / ".venv-trl"
-    python, mark = folder / "bin" / "python", folder / ".installed"
-    wanted = "\n".join([*INSTALL, *((ROOT / name).read_text() for name in ("pyproject.toml", "constraints-cpu.txt"))])
-    if mark.exists() and mark.read_text() == wanted:
-        return python
-    print(f"installing {TRL} and prl into {folder.name}/; the first time takes some minutes", flush=True)
-    commands = [[] if python.exists() else [sys.executable, "-m", "venv", str(folder)], [str(python), *INSTALL]]
-    for command in filter(None, commands):
-        if subprocess.run(command, cwd=ROOT).returncode:
-            sys.exit(f"benchmarks: `{' '.join(command)}` failed, see above; delete {folder.name}/ to start afresh.")
-    mark.write_text(wanted)
-    return python
 
 
 class Worker:

@@ -1,6 +1,6 @@
 """One training step of prl and of TRL on a CPU: the same model, weights, prompts and rewards, taking turns.
 
-    python -m benchmarks.step_vs_trl             about 3 minutes, after .venv-trl is built (some minutes, once)
+    python -m benchmarks.step_vs_trl             about 3 minutes, after .venv-peers is built (some minutes, once)
 
 The model is `models.tiny()`: Qwen3, 0.66M parameters, random weights. A step is 64
 rollouts of at most 64 tokens, 8 to a prompt, then loss, gradient and one AdamW step.
