@@ -56,7 +56,8 @@ async def rollout(streams: Sequence[Stream], commit: Commit, draws: int, seed: i
     Raises:
       TrainingError: every episode of the step so far failed; raised from the first one's exception.
     """
-    plan = [_draw(streams, commit, commit.draws + i, seed) for i in range(draws)]
+    curricula = {s.env.name: s.curriculum.at(commit.curricula.get(s.env.name)) for s in streams}
+    plan = [_draw(streams, curricula, commit.draws + i, seed) for i in range(draws)]
     plays = [
         Play(f"{d.id}/{e}", d.stream.env, d.task, (seed, "train", d.stream.env.name, d.number, e))
         for d in plan
@@ -71,11 +72,10 @@ async def rollout(streams: Sequence[Stream], commit: Commit, draws: int, seed: i
     return Groups(groups, commit._replace(draws=commit.draws + draws, totals=_count(groups, commit.totals)))
 
 
-def _draw(streams: Sequence[Stream], commit: Commit, number: int, seed: int) -> _Draw:
+def _draw(streams: Sequence[Stream], curricula: Mapping[str, Curriculum], number: int, seed: int) -> _Draw:
     stream, own = streams[number % len(streams)], number // len(streams)
-    curriculum = stream.curriculum.at(commit.curricula.get(stream.env.name))
     rng = python_random((seed, "task", stream.env.name, own))
-    return _Draw(stream, own, curriculum.sampler.sample(stream.tasks, own, rng))
+    return _Draw(stream, own, curricula[stream.env.name].sampler.sample(stream.tasks, own, rng))
 
 
 def score(streams: Sequence[Stream], groups: Groups, *, instead: Algorithm | None = None) -> Groups:
