@@ -32,7 +32,7 @@ test: install  ## what CI runs: ruff, pyright, pytest
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m pyright --pythonpath $(PY)
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
 
 lab: install  ## open the notebooks (NOTEBOOK=... chooses one)
 	@$(PY) -m jupyter lab $(NOTEBOOK) $(ARGS)

@@ -37,7 +37,7 @@ _HOME = {
 }
 _MODULES = (
     "advantages", "algorithms", "config", "curricula", "engines", "envs", "errors", "frames", "losses",
-    "models", "ops", "renderers", "trajectories", "types", "viz",
+    "models", "ops", "oracle", "renderers", "testing", "trajectories", "types", "viz",
 )  # fmt: skip
 
 
