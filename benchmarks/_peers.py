@@ -18,10 +18,11 @@ from prl.types import Step
 
 ROOT = Path(__file__).parents[1]
 PIP = "-m pip --disable-pip-version-check install --quiet".split()
+OLD = "hydra-core==1.3.8 omegaconf==2.3.0 antlr4-python3-runtime==4.9.3".split()
 INSTALLS = [
     [*PIP, "-c", "constraints-cpu.txt", "reasoning-gym", "-e", ".", "trl==1.16.0", "verifiers==0.4.0"],
-    [*PIP, "-c", "constraints-cpu.txt", "ray==2.60.0", "hydra-core==1.3.8", "codetiming==1.4.0", "pyvers==0.1.0"],
-    [*PIP, "--no-deps", "verl==0.9.1", "tensordict==0.10.0"],
+    [*PIP, "-c", "constraints-cpu.txt", "ray==2.60.0", "codetiming==1.4.0", "cloudpickle", "orjson"],
+    [*PIP, "--no-deps", "verl==0.9.1", "tensordict==0.10.0", "pyvers==0.1.0", *OLD],
 ]
 
 

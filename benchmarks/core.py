@@ -283,10 +283,9 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if Path(sys.executable) != environment():
-        again = [str(environment()), "-m", "benchmarks.core", *sys.argv[1:]]
-        sys.exit(subprocess.run(again, cwd=ROOT).returncode)
     if options.memory:
         measure_memory(*json.loads(options.memory))
+    elif Path(sys.executable) != (python := environment()):
+        sys.exit(subprocess.run([str(python), "-m", "benchmarks.core", *sys.argv[1:]], cwd=ROOT).returncode)
     else:
         main(options.only, options.rounds)

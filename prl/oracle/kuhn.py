@@ -37,7 +37,7 @@ def payoff(history: str, cards: tuple[int, int]) -> int:
     return _STAKES[history] if cards[0] > cards[1] else -_STAKES[history]
 
 
-def nash(alpha: float) -> dict[Infoset, float]:
+def nash(alpha: float | int) -> dict[Infoset, float]:
     """The equilibrium in which seat 0 bets the jack with probability alpha in [0, 1/3]; value -1/18.
 
     Raises:

@@ -9,6 +9,7 @@ import io
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jupytext
@@ -39,7 +40,8 @@ def state(names: dict[str, Any]) -> dict[str, bytes]:
 
 
 def main(path: str) -> None:
-    names: dict[str, Any] = {"__name__": "__main__"}
+    module = sys.modules["cells"] = ModuleType("cells")  # functions of a cell are looked up in their module
+    names: dict[str, Any] = vars(module)
     cells = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
     until = next((i for i, source in enumerate(cells) if ".fit(" in source), len(cells))
     for source in cells[:until]:
