@@ -177,9 +177,9 @@ def conversation(turns: int, answer: int, observation: int, seed: int = 0) -> li
 
 
 def interleaving(rounds: int) -> None:
-    """Tokens a second of interleave and of verifiers' graph, on traces of 4 to 256 turns."""
-    for turns in (4, 16, 64, 256):
-        traces = [conversation(turns, 60, 40, seed) for seed in range(max(1, 256 // turns))]
+    """Tokens a second of interleave and of verifiers' graph, on traces of 4 to 64 turns of 100 and 1,000 tokens."""
+    for turns, size in ((4, 100), (16, 100), (64, 100), (4, 1000), (16, 1000), (64, 1000)):
+        traces = [conversation(turns, 6 * size // 10, 4 * size // 10, seed) for seed in range(256 // turns)]
         tokens = sum(len(t[-1].prompt_ids) + len(t[-1].completion_ids) for t in traces)
         calls = [verifiers_calls(t) for t in traces]  # messages and responses are made outside the clock
         for steps, call in zip(traces, calls, strict=True):
@@ -191,7 +191,7 @@ def interleaving(rounds: int) -> None:
         }
         seconds = alternate(ways, rounds)
         speed = {name: f"{tokens / median(s) / 1e6:.2f} M tokens/s" for name, s in seconds.items()}
-        print(table(f"interleave, {len(traces)} traces of {turns} turns, {tokens:,} tokens", seconds,
+        print(table(f"interleave, {len(traces)} traces of {turns} turns of {size} tokens, {tokens:,} in all", seconds,
                     "prl interleave", speed))  # fmt: skip
 
 

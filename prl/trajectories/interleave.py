@@ -70,14 +70,15 @@ def interleave(steps: Sequence[Step], *, by_agent: bool = False, id: str = "samp
 
 def _close(sample: _Open, id: str) -> TrainingSample:
     steps = [step for _, step, _ in sample.pieces]
-    # Two runs of tokens a step: what it was shown anew, and what it wrote.
     shown = [len(step.prompt_ids) - start for _, step, start in sample.pieces]
-    runs = np.array([shown, [len(step.completion_ids) for step in steps]]).T.ravel()
+    runs = np.array([n for pair in zip(shown, (len(s.completion_ids) for s in steps), strict=True) for n in pair])
+    written = np.array([False, True] * len(steps)).repeat(runs)
+    which = np.arange(len(steps)).repeat(runs[::2] + runs[1::2])  # the piece that brought each token
 
-    def over_runs(before: Any, after: Sequence[Any], dtype: Any) -> np.ndarray:
-        return np.repeat(np.array([[before] * len(steps), after], dtype).T.ravel(), runs)
+    def of_written(values: Sequence[Any], elsewhere: Any, dtype: Any) -> np.ndarray:
+        return np.where(written, np.array(values, dtype)[which], np.array(elsewhere, dtype))
 
-    mask = over_runs(False, [step.trainable for step in steps], np.bool_)
+    mask = of_written([step.trainable for step in steps], False, np.bool_)
     known: list[Any] = [step.completion_logprobs for step in steps if step.trainable]
     complete, attributed = (all(x is not None for x in xs) for xs in (known, [s.prompt_content for s in steps]))
     logprobs = np.zeros(sample.n, np.float32)
@@ -86,12 +87,12 @@ def _close(sample: _Open, id: str) -> TrainingSample:
     streams = {
         "loss_mask": mask,
         "inference_logprobs": logprobs if complete else None,
-        "temperatures": over_runs(1.0, [step.temperature for step in steps], np.float32),
-        "roles": over_runs(0, [_ASSISTANT] * len(steps), np.int8),
-        "content": over_runs(False, [True] * len(steps), np.bool_) if attributed else None,
-        "step": np.repeat(np.array([i for i, _, _ in sample.pieces], np.int32), runs[::2] + runs[1::2]),
+        "temperatures": of_written([step.temperature for step in steps], 1.0, np.float32),
+        "roles": np.where(written, np.int8(_ASSISTANT), np.int8(0)),
+        "content": written if attributed else None,
+        "step": np.array([i for i, _, _ in sample.pieces], np.int32)[which],
         "message": np.full(sample.n, -1, np.int32),
-        "version": over_runs(-1, [-1 if step.version is None else step.version for step in steps], np.int32),
+        "version": of_written([-1 if step.version is None else step.version for step in steps], -1, np.int32),
     }
     _attribute(sample, streams)
     for stream in streams.values():
@@ -104,6 +105,8 @@ def _attribute(sample: _Open, streams: Mapping[str, Any]) -> None:
     """Roles, message bodies and message indices of what each step was shown anew, where its renderer told them."""
     names = {"roles": "prompt_roles", "content": "prompt_content", "message": "prompt_messages"}
     for _, step, start in sample.pieces:
+        if step.prompt_roles is step.prompt_content is step.prompt_messages is None:
+            continue
         answer = len(step.prompt_ids)
         for name, given in names.items():
             if streams[name] is not None and (values := getattr(step, given)) is not None:

@@ -110,7 +110,7 @@ class TrainingSample:
 
     def _check_values(self) -> None:
         mask = self.loss_mask
-        if n_first := int(len(self) > 0 and (mask[0] or self.members("ce")[0])):
+        if n_first := int(len(self) > 0 and (mask[0] or (self.ce_weights is not None and self.ce_weights[0] != 0))):
             raise DataError(
                 f"TrainingSample {self.id!r}: {n_first} trained token at position 0, which nothing predicts."
             )
@@ -129,6 +129,8 @@ class TrainingSample:
         self._check_inputs("ref_kl", "ref_logprobs", "inference_logprobs")
 
     def _check_inputs(self, component: str, *needed: str) -> None:
+        if getattr(self, f"{component}_weights") is None and (component != "rl" or self.advantages is None):
+            return
         members = self.members(component)
         for name in needed if members.any() else ():
             values = getattr(self, name)
