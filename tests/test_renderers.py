@@ -222,6 +222,46 @@ def test_a_family_keeps_all_thinking_and_bridges_at_user_turns(tokenizer, name):
     assert bridged.token_ids[: len(prompt) + 8] == prompt + completion
 
 
+def qwen35():
+    tokenizer = named("qwen3.5")
+    tokenizer.add_tokens(["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"])
+    return create(tokenizer, "qwen3.5"), tokenizer
+
+
+def test_thinking_that_the_generation_prompt_opened_is_closed_once():
+    """The prompt ends with "<think>\\n", so the model writes only the end of the block."""
+    renderer, tokenizer = qwen35()
+    prompt = renderer.render_ids([user("q")], add_generation_prompt=True)
+    assert tokenizer.decode(prompt).endswith("<|im_start|>assistant\n<think>\n")
+    closing = tokenizer.convert_tokens_to_ids("</think>")
+    completion = [*b"R\n", closing, *b"\n\nA", END]
+    parsed = renderer.parse_response(completion, prompt_ids=prompt)
+    assert (parsed.reasoning_content, parsed.content) == ("R", "A")
+    reply = {**assistant(parsed.content), "reasoning_content": parsed.reasoning_content}
+    turn = tokenizer.decode(renderer.render_ids([user("q"), reply]))
+    bridged = tokenizer.decode(renderer.bridge_to_next_turn(prompt, completion, [user("next")]).token_ids)
+    for text in (turn, bridged.rpartition("<|im_start|>user")[0]):
+        assert text.count("<think>") == text.count("</think>") == 1 and "<think>\nR\n</think>\n\nA" in text
+
+
+@pytest.mark.parametrize("way", ["rendered", "bridged"])
+def test_consecutive_tool_messages_are_one_user_turn(way):
+    renderer, calls = create(named("elsewhere"), "qwen3"), []
+    for name in ("A", "B"):
+        calls.append({"id": name, "type": "function", "function": {"name": name, "arguments": {"x": 1}}})
+    asked = [user("q"), {**assistant(""), "tool_calls": calls}]
+    answers = [{"role": "tool", "content": name.lower(), "tool_call_id": name} for name in ("A", "B")]
+    if way == "rendered":
+        ids = renderer.render_ids([*asked, *answers], add_generation_prompt=True)
+    else:
+        prompt = renderer.render_ids(asked[:1], add_generation_prompt=True)
+        completion = renderer.render_ids(asked)[len(prompt) : -1]  # without the newline after the stop token
+        ids = renderer.bridge_to_next_turn(prompt, completion, answers).token_ids
+    text = named("elsewhere").decode(ids)
+    blocks = "<tool_response>\na\n</tool_response>\n<tool_response>\nb\n</tool_response>"
+    assert text.endswith(f"<|im_end|>\n<|im_start|>user\n{blocks}<|im_end|>\n<|im_start|>assistant\n")
+
+
 def test_auto_never_guesses():
     with pytest.raises(ConfigError, match="no family is known for tokenizer 'me/finetune'.*Name it: chatml,"):
         create(named("me/finetune"), "auto")
