@@ -13,6 +13,7 @@ import json
 import platform
 import random
 import time
+import warnings
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from prl.types import Task, TrainingSample, supervised
 
 MAX_TOKENS = 8
 GROUP_SIZE, BATCH_SIZE, LEARNING_RATE, STEPS = 8, 256, 6e-4, 320
+COOL_RATE = 2e-4  # of the last quarter: at the higher rate accuracy swings by several points from step to step
 WARM_RATE, WARM_WORDS, WARM_STEPS, WARM_EVERY, WARM_TARGET = 2e-3, 32, 1000, 5, 0.2
 MEASURE_BELOW = 0.6  # nats per token; above it no word of five tokens comes out right
 HELD_OUT = 512
@@ -36,10 +38,10 @@ def environment() -> ReasoningGym:
     return ReasoningGym("spell_backward", size=30_000, exact=True, min_word_len=4, max_word_len=5)
 
 
-def runner(policy: Policy, seed: int, out: Path | None = None) -> Runner:
+def runner(policy: Policy, seed: int, lr: float = LEARNING_RATE) -> Runner:
     return Runner(
         policy, environment(), group_size=GROUP_SIZE, batch_size=BATCH_SIZE, constant_trainer_batch_size=False,
-        optimizer=AdamW(lr=LEARNING_RATE), sampling=Sampling(max_tokens=MAX_TOKENS), seed=seed, out=out,
+        optimizer=AdamW(lr=lr), sampling=Sampling(max_tokens=MAX_TOKENS), seed=seed,
     )  # fmt: skip
 
 
@@ -68,6 +70,16 @@ def warm_start(seed: int, max_steps: int = WARM_STEPS, target: float = WARM_TARG
     return policy
 
 
+def cooled(trainer: Runner, seed: int, checkpoint: Path) -> Runner:
+    """The same run, from its checkpoint on, at the lower rate."""
+    trainer.save(checkpoint)
+    trainer.close()
+    slower = runner(trainer.model, seed, COOL_RATE)
+    with warnings.catch_warnings(action="ignore"):  # load names what differs: the rate
+        slower.load(checkpoint)
+    return slower
+
+
 def pictures(trainer: Runner, out: Path) -> None:
     """Reward and losses over steps, and what every token of one group got."""
     viz.history(trainer.history).savefig(out / "history.png", dpi=150)
@@ -89,7 +101,11 @@ def main(max_steps: int = STEPS, seed: int = 0, out: str = "runs/demo") -> dict[
     policy = warm_start(seed, min(WARM_STEPS, max_steps * 10))
     trainer = runner(policy, seed)
     before = trainer.evaluate("test", HELD_OUT)
-    trainer.fit(max_steps)
+    cool = max_steps // 4 or int(max_steps > 1)
+    trainer.fit(max_steps - cool)
+    if cool:
+        trainer = cooled(trainer, seed, folder / "checkpoint")
+        trainer.fit(cool)
     after = trainer.evaluate("test", HELD_OUT)
     trainer.save(folder / "checkpoint")
     frames.steps(trainer.history).write_parquet(folder / "history.parquet")

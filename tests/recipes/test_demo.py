@@ -40,7 +40,7 @@ def test_history_and_pictures(folder):
 @pytest.mark.filterwarnings("ignore:step 3:UserWarning")
 def test_checkpoint_goes_on(folder):
     policy = models.tiny(layers=2, seed=9)
-    trainer = demo.runner(policy, seed=3)
+    trainer = demo.runner(policy, 3, demo.COOL_RATE)
     assert trainer.load(folder / "checkpoint") == []
     opened = AutoModelForCausalLM.from_pretrained(folder / "checkpoint" / "model")
     ids = torch.tensor([[1, 2, 3]])
