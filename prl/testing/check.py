@@ -74,9 +74,8 @@ def _report(where: str, subject: Subject, laws: tuple[Law, ...], without: Mappin
     _check_waivers(where, waived, [law.name for law in laws])
     findings: list[Finding] = []
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.manual_seed(
-            0
-        )  # a function that draws gets the same report every time, and the caller keeps its generator
+        # A function that draws gets the same report every time, and the caller keeps its generator.
+        torch.manual_seed(0)
         for law in laws:
             if law.name in waived:
                 findings.append(Finding(law.name, "waived", waived[law.name]))
