@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch._C._autograd import _get_current_graph_task_keep_graph as keeps_graph
 from torch.autograd import Function
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -94,11 +95,14 @@ class _Fused(Function):
         _, hidden_gradient, weight_gradient, *leaves = output
         ctx.save_for_backward(hidden_gradient, weight_gradient)
         ctx.mark_non_differentiable(*(x for x in (hidden_gradient, weight_gradient, *leaves) if x is not None))
+        ctx.set_materialize_grads(False)  # else the engine makes zeros as large as the two gradients
         ctx.inputs = len(inputs)
 
     @staticmethod
     def backward(ctx, upstream, *_):
-        scaled = [None if g is None else upstream.to(g.dtype) * g for g in ctx.saved_tensors]
+        # In place unless the graph is kept: a second weight gradient would double the memory of the whole pass.
+        scale = torch.mul if keeps_graph() else Tensor.mul_
+        scaled = [None if g is None else scale(g, upstream.to(g.dtype)) for g in ctx.saved_tensors]
         return None, *scaled, *[None] * (ctx.inputs - 3)
 
 

@@ -70,13 +70,12 @@ def interleave(steps: Sequence[Step], *, by_agent: bool = False, id: str = "samp
 
 def _close(sample: _Open, id: str) -> TrainingSample:
     steps = [step for _, step, _ in sample.pieces]
-    shown = [len(step.prompt_ids) - start for _, step, start in sample.pieces]
-    runs = np.array([n for pair in zip(shown, (len(s.completion_ids) for s in steps), strict=True) for n in pair])
-    written = np.array([False, True] * len(steps)).repeat(runs)
-    which = np.arange(len(steps)).repeat(runs[::2] + runs[1::2])  # the piece that brought each token
+    runs = np.array([n for _, s, start in sample.pieces for n in (len(s.prompt_ids) - start, len(s.completion_ids))])
 
     def of_written(values: Sequence[Any], elsewhere: Any, dtype: Any) -> np.ndarray:
-        return np.where(written, np.array(values, dtype)[which], np.array(elsewhere, dtype))
+        both = np.full(len(runs), elsewhere, dtype)
+        both[1::2] = values
+        return both.repeat(runs)
 
     mask = of_written([step.trainable for step in steps], False, np.bool_)
     known: list[Any] = [step.completion_logprobs for step in steps if step.trainable]
@@ -88,9 +87,9 @@ def _close(sample: _Open, id: str) -> TrainingSample:
         "loss_mask": mask,
         "inference_logprobs": logprobs if complete else None,
         "temperatures": of_written([step.temperature for step in steps], 1.0, np.float32),
-        "roles": np.where(written, np.int8(_ASSISTANT), np.int8(0)),
-        "content": written if attributed else None,
-        "step": np.array([i for i, _, _ in sample.pieces], np.int32)[which],
+        "roles": of_written([_ASSISTANT] * len(steps), 0, np.int8),
+        "content": of_written([True] * len(steps), False, np.bool_) if attributed else None,
+        "step": np.array([i for i, _, _ in sample.pieces], np.int32).repeat(runs[::2] + runs[1::2]),
         "message": np.full(sample.n, -1, np.int32),
         "version": of_written([-1 if step.version is None else step.version for step in steps], -1, np.int32),
     }

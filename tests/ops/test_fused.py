@@ -171,3 +171,29 @@ assert torch.equal(torch.compile(loss, backend="aot_eager")(c.hidden), loss(c.hi
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("pull", [1.0, -2.5])
+def test_a_kept_graph_can_be_walked_again(pull):
+    c = case()
+    hidden, weight = c.hidden.clone().requires_grad_(), c.weight.clone().requires_grad_()
+    loss = pull * fused_loss(hidden, weight, c.targets, {}, lambda lp, _: (lp.square().sum(), None))[0]
+    first = torch.autograd.grad(loss, (hidden, weight), retain_graph=True)
+    again = torch.autograd.grad(loss, weight, retain_graph=True)
+    loss.backward()
+    assert torch.equal(again[0], first[1]) and torch.equal(weight.grad, first[1]) and torch.equal(hidden.grad, first[0])
+
+
+def test_jacrev():
+    c = case()
+    loss = lambda h: 3 * fused_loss(h, c.weight, c.targets, {}, lambda lp, _: (lp.sum(), None))[0]  # noqa: E731
+    torch.testing.assert_close(torch.func.jacrev(loss)(c.hidden), torch.func.grad(loss)(c.hidden))
+
+
+def test_backward_makes_no_second_weight_gradient():
+    hidden, weight = torch.randn(3, 64), torch.randn(5000, 64, requires_grad=True)
+    loss, _ = fused_loss(hidden, weight, torch.tensor([1, 2, 3]), {}, lambda lp, _: (lp.sum(), None))
+    with torch.profiler.profile(profile_memory=True) as seen:
+        (2 * loss).backward()
+    taken = sum(max(event.cpu_memory_usage, 0) for event in seen.events())
+    assert weight.grad is not None and taken < weight.nbytes / 2
