@@ -6,6 +6,8 @@ from jaxtyping import install_import_hook
 
 from prl.errors import ConfigError
 
+CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+"""The tower lets an int stand for a float, as in `ipo(..., eps=1)`."""
 _NEEDS_NO_CHECK = ("prl.errors", "prl.typecheck")
 
 
@@ -26,7 +28,7 @@ def check_types() -> None:
             "loads. Restart the kernel and call prl.check_types() before any other import from prl."
         )
     if not loaded:
-        install_import_hook("prl", "beartype.beartype")
+        install_import_hook("prl", CHECKER)
 
 
 def _is_checked(name: str) -> bool:

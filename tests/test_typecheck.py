@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from prl.typecheck import CHECKER
+
 OUTCOME = """
 import torch, prl
 from prl.errors import PrlError
@@ -38,3 +40,12 @@ def test_too_late_is_an_error_that_names_the_modules():
     message = outcome("import prl.types; prl.check_types()")
     assert message.startswith("ConfigError check_types: already loaded without checks: prl.types, prl.types.arrays")
     assert "Restart the kernel and call prl.check_types() before" in message
+
+
+def test_an_int_stands_for_a_float():
+    call = "x = torch.ones(3); print(float(prl.losses.ipo(x, x, x, eps=1).per_token.sum())); raise SystemExit"
+    assert outcome(f"prl.check_types(); {call}") == "-3.0\n"
+
+
+def test_the_tests_run_with_the_same_checker(request):
+    assert request.config.getoption("--jaxtyping-packages") == f"prl,{CHECKER}"
