@@ -1,12 +1,31 @@
 """What an algorithm is: credit for one group at a time, with its state passed in and out."""
 
-from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 from torch import Tensor
 
+from prl.config import ModelRef
 from prl.errors import ConfigError, DataError
-from prl.types import Group
+from prl.types import Group, Task, TrainingSample
+
+
+class Models(NamedTuple):
+    """What a reference may ask while it scores one sample of `task`.
+
+    score(model, token_ids) gives log p(token t | tokens < t) [tokens] in nats at temperature 1
+    under "policy" or a FrozenModel, 0.0 at position 0. `renderer` is the policy's, `tokenizer` too.
+    """
+
+    score: Callable[[ModelRef, np.ndarray], Awaitable[np.ndarray]]
+    task: Task
+    renderer: Any
+    tokenizer: Any
+
+
+Reference = Callable[[TrainingSample, Models], Awaitable[np.ndarray]]
+"""async (sample, models) -> a stream [tokens] of the sample; what it says outside the loss mask is not used."""
 
 
 @runtime_checkable
@@ -15,6 +34,10 @@ class Algorithm(Protocol):
 
     `component` is the loss component of action tokens: "rl", "ce" or "ref_kl".
     State is made of dicts, lists, strings, numbers, tensors and NamedTuples of them.
+
+    Two more are optional: `references`, a mapping {stream: Reference} that is asked once for
+    each sample before `score_group`, and `sampling` with the `source` of its rollouts, else
+    the policy.
     """
 
     component: str
@@ -104,3 +127,14 @@ def as_algorithm(algorithm: Any) -> Algorithm:
         f"algorithm: got {algorithm!r}; need a config such as GRPO(), an object with init_state() and "
         "score_group(group, state), or a function fn(group, state) -> (group, state)."
     )
+
+
+def references_of(algorithm: Any) -> Mapping[str, Reference]:
+    """The algorithm's references by stream; none where it declares none."""
+    return getattr(algorithm, "references", {})
+
+
+def source_of(algorithm: Any) -> ModelRef:
+    """The model that samples the algorithm's rollouts."""
+    sampling = getattr(algorithm, "sampling", None)
+    return "policy" if sampling is None else sampling.source
