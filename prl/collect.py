@@ -2,42 +2,22 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import polars as pl
 
-from prl.algorithms import Algorithm, as_algorithm
-from prl.config.base import at_least
+from prl.algorithms import Algorithm
+from prl.config import FrozenModel
 from prl.curricula import Curriculum
-from prl.envs.base import Env
-from prl.errors import ConfigError, DataError, TrainingError
+from prl.errors import DataError, TrainingError
 from prl.randomness import Key, python_random
-from prl.rollouts import Play, Setting, play_all
+from prl.references import Scorers, add_references
+from prl.rollouts import Chat, Play, Setting, play_all
+from prl.sources import Stream
 from prl.trajectories import drop_zero_signal
 from prl.types import Commit, Group, Groups, Task, Trace
 
 _GIVE_UP = 10  # batch-equivalents in a row without a trace to train
-
-
-@dataclass(frozen=True)
-class Source:
-    """An environment with what trains on it; None inherits the Runner's setting."""
-
-    env: Env
-    algorithm: Any = None
-    curriculum: Curriculum | None = None
-    group_size: int | None = None
-
-
-class Stream(NamedTuple):
-    """A source with every setting resolved and its training tasks at hand."""
-
-    env: Env
-    algorithm: Algorithm
-    curriculum: Curriculum
-    group_size: int
-    tasks: Sequence[Task]
 
 
 class _Draw(NamedTuple):
@@ -50,7 +30,13 @@ class _Draw(NamedTuple):
         return f"{self.stream.env.name}/{self.task.key}@{self.number}"
 
 
-async def rollout(streams: Sequence[Stream], commit: Commit, draws: int, seed: int, setting: Setting) -> Groups:
+ChatOf = Callable[[str, FrozenModel], Chat]
+"""(environment, model) -> the environment's client of it."""
+
+
+async def rollout(
+    streams: Sequence[Stream], commit: Commit, draws: int, seed: int, setting: Setting, chat_of: ChatOf
+) -> Groups:
     """The next `draws` groups, streams taken in turn; the result's commit has used them up.
 
     Raises:
@@ -58,11 +44,7 @@ async def rollout(streams: Sequence[Stream], commit: Commit, draws: int, seed: i
     """
     curricula = {s.env.name: s.curriculum.at(commit.curricula.get(s.env.name)) for s in streams}
     plan = [_draw(streams, curricula, commit.draws + i, seed) for i in range(draws)]
-    plays = [
-        Play(f"{d.id}/{e}", d.stream.env, d.task, (seed, "train", d.stream.env.name, d.number, e))
-        for d in plan
-        for e in range(d.stream.group_size)
-    ]
+    plays = [play for d in plan for play in _plays(d, seed, chat_of)]
     played = iter(await play_all(plays, setting))
     outcomes = {d.id: [next(played) for _ in range(d.stream.group_size)] for d in plan}
     errors = [p.error for group in outcomes.values() for p in group if p.error is not None]
@@ -72,14 +54,26 @@ async def rollout(streams: Sequence[Stream], commit: Commit, draws: int, seed: i
     return Groups(groups, commit._replace(draws=commit.draws + draws, totals=_count(groups, commit.totals)))
 
 
+def _plays(draw: _Draw, seed: int, chat_of: ChatOf) -> list[Play]:
+    stream, name = draw.stream, draw.stream.env.name
+    chats = {role: chat_of(name, model) for role, model in stream.frozen.items()}
+    options: dict[str, Any] = {
+        "chats": chats, "pinned": frozenset(stream.pinned), "needed": stream.algorithm.component == "rl"
+    }  # fmt: skip
+    key = (seed, "train", name, draw.number)
+    return [Play(f"{draw.id}/{e}", stream.env, draw.task, (*key, e), **options) for e in range(stream.group_size)]
+
+
 def _draw(streams: Sequence[Stream], curricula: Mapping[str, Curriculum], number: int, seed: int) -> _Draw:
     stream, own = streams[number % len(streams)], number // len(streams)
     rng = python_random((seed, "task", stream.env.name, own))
     return _Draw(stream, own, curricula[stream.env.name].sampler.sample(stream.tasks, own, rng))
 
 
-def score(streams: Sequence[Stream], groups: Groups, *, instead: Algorithm | None = None) -> Groups:
-    """Credit for each group in order, each environment's state passed on from group to group.
+async def score(
+    streams: Sequence[Stream], groups: Groups, scorers: Scorers, *, instead: Algorithm | None = None
+) -> Groups:
+    """References, then credit for each group in order, each environment's state passed on from group to group.
 
     `instead` replaces every environment's algorithm for this call: it starts from its own
     first state, and what will be committed stays as it was.
@@ -88,6 +82,7 @@ def score(streams: Sequence[Stream], groups: Groups, *, instead: Algorithm | Non
     committed = {} if instead else groups.commit.algorithms
     states = copy.deepcopy(dict(committed))  # a function that changes its state in place stays harmless
     scored = []
+    groups = await add_references(chosen, groups, scorers)
     for group in groups:
         algorithm, state = chosen[group.env], states.get(group.env)
         fresh, states[group.env] = algorithm.score_group(group, algorithm.init_state() if state is None else state)
@@ -143,9 +138,9 @@ async def collect(
 
 
 def draws_size(streams: Sequence[Stream], first: int, draws: int) -> int:
-    """Traces in `draws` groups from draw number `first` on, where every role speaks in every episode."""
+    """Trainable traces in `draws` groups from draw number `first` on, where every role speaks in every episode."""
     turn = [streams[(first + i) % len(streams)] for i in range(draws)]
-    return sum(stream.group_size * len(stream.env.agents) for stream in turn)
+    return sum(stream.group_size * stream.learners for stream in turn)
 
 
 def draws_for(streams: Sequence[Stream], first: int, traces: int) -> int:
@@ -161,34 +156,6 @@ def has_signal(trace: Trace) -> bool:
     return bool(drop_zero_signal(trace.samples))
 
 
-def resolve(sources: Sequence[Source], algorithm: Algorithm, curriculum: Curriculum, group_size: int) -> list[Stream]:
-    """Sources with the Runner's settings filled in.
-
-    Raises:
-      ConfigError: no source, two environments of one name, or an environment without training tasks.
-    """
-    names = [source.env.name for source in sources]
-    if not names or len(set(names)) != len(names):
-        raise ConfigError(f"Runner: environments are {names}; need at least one, and names that differ.")
-    streams = []
-    for source in sources:
-        if source.group_size is not None:
-            at_least(f"Source {source.env.name!r}", 1, group_size=source.group_size)
-        tasks = source.env.tasks("train")
-        if not len(tasks):
-            raise ConfigError(f"Runner: environment {source.env.name!r} has no training tasks.")
-        streams.append(
-            Stream(
-                source.env,
-                algorithm if source.algorithm is None else as_algorithm(source.algorithm),
-                source.curriculum or curriculum,
-                group_size if source.group_size is None else source.group_size,
-                tasks,
-            )  # fmt: skip
-        )
-    return streams
-
-
 EVALUATION = {
     **dict.fromkeys(("env", "task", "prompt", "answer", "completion"), pl.String),
     "reward": pl.Float64, "exact": pl.Boolean, "error": pl.String,
@@ -197,7 +164,7 @@ EVALUATION = {
 
 
 async def evaluate(
-    streams: Sequence[Stream], split: str, n: int, k: int, seed: int, setting: Setting
+    streams: Sequence[Stream], split: str, n: int, k: int, seed: int, setting: Setting, chat_of: ChatOf
 ) -> list[dict[str, Any]]:
     """One row per sample: the first n tasks of the split of each environment, k samples each, the same draws always.
 
@@ -212,7 +179,9 @@ async def evaluate(
             )
         for i, task in enumerate(tasks[:n]):
             key: Key = (seed, "eval", stream.env.name, i)
-            plays += [Play(f"{stream.env.name}/{task.key}@eval/{e}", stream.env, task, (*key, e)) for e in range(k)]
+            chats = {role: chat_of(stream.env.name, model) for role, model in stream.pinned.items()}
+            name = f"{stream.env.name}/{task.key}@eval"
+            plays += [Play(f"{name}/{e}", stream.env, task, (*key, e), chats, stream.pinned) for e in range(k)]
     played = await play_all(plays, setting)
     return [_row(play, p.episode) for play, p in zip(plays, played, strict=True)]
 

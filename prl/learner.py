@@ -1,5 +1,6 @@
 """One optimiser step over a batch, and the losses of a batch without one."""
 
+import asyncio
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -8,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from prl.errors import TrainingError
+from prl.errors import DataError, TrainingError
 from prl.losses import combine, token_means
-from prl.losses.select import Loss, component_losses, page_style, sequence_means
+from prl.losses.select import Loss, MissingHead, component_losses, page_style, sequence_means
 from prl.policy import Policy, optimizer_step
 from prl.types import Batch, LossInputs, TokenLoss
 
@@ -35,8 +36,10 @@ class _Part(NamedTuple):
     sample: Tensor
 
 
-def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, loss: Loss, max_grad_norm: float) -> Learned:
-    """Gradient of the whole batch over its micro-batches, then one clipped step.
+async def learn(
+    policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, loss: Loss, max_grad_norm: float
+) -> Learned:
+    """Gradient of the whole batch over its micro-batches, then one clipped step; others may run between micro-batches.
 
     Warns where a loss over LossInputs does not read weights that are not all 0 or 1.
 
@@ -50,6 +53,7 @@ def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, loss: 
         total, part = policy(rows, _objective(watched, batch))
         total.backward()
         parts.append(part)
+        await asyncio.sleep(0)
     terms = {name: float(sum(part.terms[name].item() for part in parts)) for name in COMPONENTS}
     metrics = _metrics(loss, parts)  # before the step: whatever a user's metric raises leaves the weights alone
     warn()  # so does a warning that is made an error
@@ -59,7 +63,7 @@ def learn(policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, loss: 
     return Learned(sum(terms.values()), terms, metrics, norm)
 
 
-def batch_losses(policy: Policy, batch: Batch, losses: Mapping[str, Loss]) -> dict[str, dict[str, TokenLoss]]:
+async def batch_losses(policy: Policy, batch: Batch, losses: Mapping[str, Loss]) -> dict[str, dict[str, TokenLoss]]:
     """{name: {component: TokenLoss [row, seq]}} over all rows, without gradient; 0 where nothing trains.
 
     Warns as `learn` does.
@@ -72,7 +76,7 @@ def batch_losses(policy: Policy, batch: Batch, losses: Mapping[str, Loss]) -> di
 
         def evaluate(logprobs: Tensor, streams: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
             return logprobs.sum(), {
-                name: component_losses(loss, logprobs, streams) for name, (loss, _) in watched.items()
+                name: _component_losses(loss, logprobs, streams, batch) for name, (loss, _) in watched.items()
             }
 
         with torch.no_grad():
@@ -117,7 +121,7 @@ def _watch_weights(loss: Any, batch: Batch) -> tuple[Any, Callable[[], None]]:
 
 def _objective(loss: Loss, batch: Batch) -> Callable[[Tensor, Mapping[str, Tensor]], tuple[Tensor, _Part]]:
     def objective(logprobs: Tensor, streams: Mapping[str, Tensor]) -> tuple[Tensor, _Part]:
-        losses = component_losses(loss, logprobs, streams)
+        losses = _component_losses(loss, logprobs, streams, batch)
         weights = {name: streams[f"{name}_weights"] for name in COMPONENTS}
         total, terms = combine(losses, weights, batch.counts)
         if not total.isfinite():
@@ -126,6 +130,17 @@ def _objective(loss: Loss, batch: Batch) -> Callable[[Tensor, Mapping[str, Tenso
         return total, _Part(detached, weights, {k: v.detach() for k, v in terms.items()}, streams["sample"])
 
     return objective
+
+
+def _component_losses(loss: Loss, logprobs: Tensor, streams: Mapping[str, Tensor], batch: Batch) -> Any:
+    try:
+        return component_losses(loss, logprobs, streams)
+    except MissingHead as error:
+        raise DataError(
+            f"score centering: token {error.token} of sample {batch.samples[error.sample].id!r} has no top-k "
+            "log-probabilities. Roll out with Sampling(topk_logprobs=...), which a Runner whose loss is "
+            "IcePop(score_centering=True) does by itself."
+        ) from None
 
 
 def _first_bad(

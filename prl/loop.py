@@ -68,11 +68,18 @@ class LoopThread:
         self._thread.start()
         self._close = weakref.finalize(self, _stop, self.loop, self._thread)
 
-    def run(self, work: Coroutine[Any, Any, Any], *, hold_interrupt: bool = False) -> Any:
+    def run(
+        self,
+        work: Coroutine[Any, Any, Any],
+        *,
+        hold_interrupt: bool = False,
+        on_interrupt: Callable[[], object] = lambda: None,
+    ) -> Any:
         """The coroutine's result.
 
-        An interrupt cancels the work, waits until it has unwound, and is raised again;
-        with `hold_interrupt` it is raised after the work is done. A second one shortens nothing.
+        An interrupt cancels the work, waits until it has unwound, and is raised again; with
+        `hold_interrupt` it calls `on_interrupt` in the loop and is raised after the work is done.
+        A second one shortens nothing.
 
         Raises:
           TrainingError: the thread has ended, before or during the work.
@@ -91,8 +98,7 @@ class LoopThread:
         try:
             self._wait(outcome)
         except KeyboardInterrupt:
-            if not hold_interrupt:
-                self.loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            self.loop.call_soon_threadsafe(on_interrupt if hold_interrupt else lambda: tasks[0].cancel())
             while not outcome.done():
                 with contextlib.suppress(KeyboardInterrupt):
                     self._wait(outcome)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from prl.config import AdamW
 from prl.errors import ConfigError
-from prl.ops import target_logprobs
+from prl.ops import candidate_logprobs, target_logprobs
 from prl.types import Rows
 
 Objective = Callable[[Tensor, Mapping[str, Tensor]], tuple[Tensor, Any]]
@@ -57,14 +57,21 @@ class Policy(nn.Module):
     def forward(self, rows: Rows, objective: Objective) -> tuple[Tensor, Any]:
         """objective(log-probabilities of the trained tokens, their streams), the head run on those tokens only.
 
+        Where the rows hold the sampler's candidates, streams have `topk_trainer_logprobs` and
+        `topk_inference_logprobs` [tokens, topk] too.
         Tokens are flat, row by row; log-probabilities are of the tempered distribution, at least float32.
         """
         parameter = next(self.module.parameters())
         rows = rows.to(parameter.device, torch.promote_types(parameter.dtype, torch.float32))
         at = rows.trained.nonzero(as_tuple=True)
-        logits = self._logits(rows, (at[0], rows.source[at]))
-        logprobs = target_logprobs(logits, rows.token_ids[at], temperature=rows.temperatures[at])
-        return objective(logprobs, {name: getattr(rows, name)[at] for name in _STREAMS})
+        logits, temperature = self._logits(rows, (at[0], rows.source[at])), rows.temperatures[at]
+        streams = {name: getattr(rows, name)[at] for name in _STREAMS}
+        if rows.topk_ids is None or rows.topk_logprobs is None:
+            return objective(target_logprobs(logits, rows.token_ids[at], temperature=temperature), streams)
+        wanted = torch.cat([rows.token_ids[at].unsqueeze(-1), rows.topk_ids[at]], -1)
+        found = candidate_logprobs(logits, wanted, temperature=temperature)
+        heads = {"topk_trainer_logprobs": found[:, 1:], "topk_inference_logprobs": rows.topk_logprobs[at]}
+        return objective(found[:, 0], streams | heads)
 
     def _logits(self, rows: Rows, at: tuple[Tensor, Tensor]) -> Tensor:
         inputs: dict[str, Any] = {"input_ids": rows.token_ids, "use_cache": False}

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prl.collect import Stream
 from prl.errors import TrainingError
 from prl.learner import Learned
+from prl.sources import Stream
 from prl.types import Batch, StepReport
 
 _EMPTY_LIMIT = 10  # steps in a row without anything to train on
@@ -71,6 +71,15 @@ def refuse_another_empty(history: Sequence[StepReport], batch: Batch) -> None:
         )
 
 
+def refuse_another_step(step: int, batch: Batch) -> None:
+    """Raise TrainingError where the batch was collected for another step than the next one."""
+    if batch.commit is not None and batch.commit.step != step:
+        raise TrainingError(
+            f"Runner.update: the batch was collected for step {batch.commit.step}, the next step is {step}. "
+            "Collect again."
+        )
+
+
 def name_of(thing: Any) -> str:
     """A short name: a config's `type`, a function's name, else its repr."""
     return getattr(thing, "type", None) or getattr(thing, "__name__", None) or text_of(thing)
@@ -89,7 +98,7 @@ def differences(saved: dict[str, str], mine: dict[str, str]) -> list[str]:
 
 def settings_of(runner: Any, streams: Sequence[Stream]) -> dict[str, str]:
     """The settings that decide a run, as text: what a checkpoint remembers in order to name what changed."""
-    own = ("batch_size", "constant_trainer_batch_size", "seed", "max_tokens", "max_grad_norm", "sampling")
+    own = ("batch_size", "constant_trainer_batch_size", "seed", "max_tokens", "max_grad_norm", "sampling", "overlap")
     sources = {f"source {s.env.name}": f"{text_of(s.algorithm)}, group_size={s.group_size}" for s in streams}
     named = {"loss": runner.loss, "optimizer": runner.optimizer_config}
     return {**sources, **{k: text_of(v) for k, v in {**{k: getattr(runner, k) for k in own}, **named}.items()}}

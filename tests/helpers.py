@@ -1,5 +1,6 @@
 """What tests of rollouts, Runner and checkpoints share: small models, environments of a function, fingerprints."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import torch
 from prl.config import AdamW, Sampling
 from prl.engines.base import Request
 from prl.engines.scripted import ScriptedEngine
+from prl.learner import Learned, learn
 from prl.loop import LoopThread
 from prl.models import tiny
 from prl.policy import Policy
@@ -137,3 +139,8 @@ def fingerprint(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [fingerprint(v) for v in value]
     return value
+
+
+def run_learn(*args: Any) -> Learned:
+    """`learn` outside a Runner's loop."""
+    return asyncio.run(learn(*args))

@@ -1,5 +1,6 @@
 """One optimiser step: what it reports, what it refuses; and the losses of a batch without a step."""
 
+import asyncio
 import math
 import warnings
 
@@ -8,11 +9,12 @@ import torch
 
 from prl.config import IPO
 from prl.errors import TrainingError
-from prl.learner import batch_losses, learn
+from prl.learner import batch_losses
 from prl.losses import LossOutputs, TokenLoss
 from prl.models import tiny
 from prl.trajectories import pack
 from prl.types import TrainingSample, supervised
+from tests.helpers import run_learn
 
 SMALL = dict(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=32, vocab_size=260, max_positions=64)
 
@@ -34,7 +36,7 @@ def run(loss, *, max_tokens=99, samples=SAMPLES, lr=0.1):
     policy = tiny(**SMALL)
     before = weights(policy)
     batch = pack(samples, max_tokens=max_tokens)
-    learned = learn(policy, torch.optim.SGD(policy.parameters(), lr=lr), batch, loss, 1.0)
+    learned = run_learn(policy, torch.optim.SGD(policy.parameters(), lr=lr), batch, loss, 1.0)
     return learned, (weights(policy) - before).norm().item()
 
 
@@ -77,7 +79,7 @@ def test_a_loss_that_is_no_number_names_sample_and_token_and_takes_no_step():
         r"the rl loss is nan at token 5 of sample 'y' \(trainer_logprob -5\.\d+, inference_logprob -5.5, advantage -2\)"
     )
     with pytest.raises(TrainingError, match=text + "; 1 such tokens. No step was taken"):
-        learn(policy, torch.optim.SGD(policy.parameters(), lr=0.1), pack(SAMPLES[1:], max_tokens=99), broken, 1.0)
+        run_learn(policy, torch.optim.SGD(policy.parameters(), lr=0.1), pack(SAMPLES[1:], max_tokens=99), broken, 1.0)
     assert torch.equal(weights(policy), before)
 
 
@@ -119,10 +121,10 @@ def test_the_warning_comes_before_the_step_and_also_from_the_losses_of_a_batch()
     before, batch = weights(policy), pack(PROMPT_MEAN, max_tokens=12)
     with warnings.catch_warnings(), pytest.raises(UserWarning, match=IGNORED):
         warnings.simplefilter("error")
-        learn(policy, torch.optim.SGD(policy.parameters(), lr=0.1), batch, ignores, 1.0)
+        run_learn(policy, torch.optim.SGD(policy.parameters(), lr=0.1), batch, ignores, 1.0)
     assert torch.equal(weights(policy), before)
     with pytest.warns(UserWarning, match=IGNORED) as caught:
-        batch_losses(policy, batch, {"mine": ignores, "reads": reads, "ipo": IPO()})
+        asyncio.run(batch_losses(policy, batch, {"mine": ignores, "reads": reads, "ipo": IPO()}))
     assert len(caught) == 1
 
 
@@ -133,14 +135,14 @@ def test_a_gradient_that_is_no_number_takes_no_step():
     policy = tiny(**SMALL)
     before = weights(policy)
     with pytest.raises(TrainingError, match="the gradient norm is nan; no step was taken. Largest term: ce, 5"):
-        learn(policy, torch.optim.SGD(policy.parameters(), lr=0.1), pack(SAMPLES, max_tokens=99), steep, 1.0)
+        run_learn(policy, torch.optim.SGD(policy.parameters(), lr=0.1), pack(SAMPLES, max_tokens=99), steep, 1.0)
     assert torch.equal(weights(policy), before)
 
 
 def test_batch_losses_stand_on_the_grid_of_all_rows():
     policy = tiny(**SMALL)
     batch = pack(SAMPLES, max_tokens=12)
-    grids = batch_losses(policy, batch, {"default": IPO(), "marks": marks})
+    grids = asyncio.run(batch_losses(policy, batch, {"default": IPO(), "marks": marks}))
     assert len(batch.rows) > 1
     rl_grid = grids["marks"]["rl"]
     assert rl_grid.per_token.shape == (3, 12)

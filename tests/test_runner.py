@@ -301,13 +301,13 @@ def test_several_sources_take_turns_each_with_its_own_settings():
 
 def waves(run):
     """Groups of each wave of one collect."""
-    sizes, rollout = [], run._rollout
+    sizes, rollout = [], run._collector.rollout
 
-    async def counted(commit, draws):
+    async def counted(commit, draws, weights):
         sizes.append(draws)
-        return await rollout(commit, draws)
+        return await rollout(commit, draws, weights)
 
-    run._rollout = counted
+    run._collector.rollout = counted
     return run.collect(), sizes
 
 

@@ -40,12 +40,6 @@ def above_zero(max_grad_norm: float) -> float:
     return max_grad_norm
 
 
-def refuse_overlap(overlap: bool) -> None:
-    """Raise ConfigError for overlapped training, which this version does not have."""
-    if overlap:
-        raise ConfigError("Runner: got overlap=True; rollouts and training take turns in this version. Leave it out.")
-
-
 def at_least(where: str, minimum: int, **values: int) -> None:
     """Raise ConfigError for each named whole number that is below `minimum` or not a whole number."""
     for name, value in values.items():

@@ -27,6 +27,24 @@ class IcePop(Frozen):
     """Highest pi/mu that is kept."""
     adv_tau: float = Field(default=1.0, gt=0)
     """Multiplier on the advantage."""
+    score_centering: bool = False
+    """Take out the part of the update that carries no reward signal: `prl.losses.icepop_centered`."""
+    score_centering_topk: int = Field(default=128, ge=1)
+    """Likeliest tokens whose log-probabilities the engine records for it, at each sampled token."""
+
+    @property
+    def candidates(self) -> int | None:
+        """Candidates that rollouts must record for this loss; None for none."""
+        return self.score_centering_topk if self.score_centering else None
+
+    @model_validator(mode="after")
+    def _topk_needs_centering(self) -> "IcePop":
+        if not self.score_centering and self.score_centering_topk != 128:
+            raise ValueError(
+                f"IcePop: got score_centering_topk={self.score_centering_topk} without score_centering=True; nothing "
+                "would read it. Set score_centering=True or leave it out."
+            )
+        return self
 
     @model_validator(mode="after")
     def _band_keeps_ratio_one(self) -> "IcePop":

@@ -40,6 +40,11 @@ class Sampling(Frozen):
                 f"Sampling: got temperature=0 with top_p={self.top_p}, top_k={self.top_k}, which greedy ignores. "
                 "Leave them out, or set a temperature above 0."
             )
+        if self.temperature == 0 and self.topk_logprobs:
+            raise ValueError(
+                f"Sampling: got temperature=0 with topk_logprobs={self.topk_logprobs}; a greedy distribution is a "
+                "point and has no candidates. Leave topk_logprobs out, or set a temperature above 0."
+            )
         return self
 
     def for_training(self, where: str) -> "Sampling":
@@ -55,6 +60,21 @@ class Sampling(Frozen):
                 "Truncated and greedy sampling belong in evaluate(sampling=...)."
             )
         return self
+
+    def with_candidates(self, topk: int | None) -> "Sampling":
+        """The same settings, recording the topk likeliest tokens where `topk` is a number.
+
+        Raises:
+          ConfigError: another number is set already.
+        """
+        if topk is None or self.topk_logprobs == topk:
+            return self
+        if self.topk_logprobs is not None:
+            raise ConfigError(
+                f"Runner: got Sampling(topk_logprobs={self.topk_logprobs}) and IcePop(score_centering_topk={topk}). "
+                "Leave topk_logprobs out; the loss asks for what it needs."
+            )
+        return self.model_copy(update={"topk_logprobs": topk})
 
     def with_stop(self, ids: tuple[int, ...]) -> "Sampling":
         """The same settings, ending at exactly these token ids."""

@@ -5,11 +5,12 @@ from typing import Any
 
 from torch import nn
 
+from prl.config import Sampling
 from prl.engines.base import Completion, Engine, Request
 from prl.engines.torch import TorchEngine
 from prl.errors import ConfigError
 
-__all__ = ["Completion", "Engine", "Request", "TorchEngine", "build_engine", "stop_ids"]
+__all__ = ["Completion", "Engine", "Request", "TorchEngine", "build_engine", "stop_ids", "stopping"]
 
 
 def stop_ids(stop: Sequence[int | str], renderer: Any, tokenizer: Any) -> tuple[int, ...]:
@@ -29,12 +30,25 @@ def stop_ids(stop: Sequence[int | str], renderer: Any, tokenizer: Any) -> tuple[
     return tuple(dict.fromkeys(ids))
 
 
-def build_engine(engine: str | Engine, module: nn.Module) -> Engine:
-    """The engine as given, or the embedded one for "torch".
+def stopping(sampling: Sampling, renderer: Any, tokenizer: Any) -> Sampling:
+    """The same settings with `stop` as token ids, the renderer's own included."""
+    return sampling.with_stop(stop_ids(sampling.stop, renderer, tokenizer))
+
+
+def build_engine(engine: str | Engine, module: nn.Module, tokenizer: Any, topk_logprobs: int) -> Engine:
+    """The engine as given, or one in this process by name: "torch" or "vllm".
 
     Raises:
       ConfigError: another name.
     """
-    if isinstance(engine, str) and engine != "torch":
-        raise ConfigError(f"Runner: unknown engine {engine!r}; need 'torch' or an Engine object.")
-    return TorchEngine(module) if isinstance(engine, str) else engine
+    if not isinstance(engine, str):
+        return engine
+    if engine == "torch":
+        return TorchEngine(module)
+    if engine == "vllm":
+        from prl.engines.vllm import VLLMEngine
+
+        return VLLMEngine(module, tokenizer, topk_logprobs=topk_logprobs)
+    raise ConfigError(
+        f"Runner: unknown engine {engine!r}; need 'torch', 'vllm', or an Engine object such as a ServerEngine."
+    )

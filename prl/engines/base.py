@@ -22,14 +22,15 @@ class Request(NamedTuple):
 class Completion(NamedTuple):
     """Sampled ids (stop token included) and their log-probabilities, in nats, of the sampled distribution.
 
-    finish_reason is "stop" or "length"; version is that of the weights that sampled.
+    finish_reason is "stop" or "length"; version is that of the weights that sampled. A frozen
+    model that answers in text has neither log-probabilities nor version.
     """
 
     token_ids: np.ndarray
-    logprobs: np.ndarray
+    logprobs: np.ndarray | None
     topk: TopK | None
     finish_reason: str
-    version: int
+    version: int | None
 
 
 @runtime_checkable

@@ -1,5 +1,7 @@
 """One token from logits, by inverse CDF, from uniforms that the caller owns."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -12,9 +14,11 @@ def sample(
     *,
     top_p: float = 1.0,
     top_k: int | None = None,
-) -> tuple[Int[Tensor, " batch"], Float[Tensor, " batch"]]:
-    """The token whose cumulative probability first exceeds the uniform, and its log-probability in nats.
+    candidates: int = 0,
+) -> tuple[Int[Tensor, " batch"], Float[Tensor, " batch"], Any]:
+    """The token whose cumulative probability first exceeds the uniform, its log-probability in nats, and the likeliest.
 
+    The last is torch.topk of the log-probabilities, `candidates` of them or all there are, or None for 0.
     Temperature 0 takes the argmax, with log-probability 0.0: its distribution is a point.
     With `top_p` or `top_k` the distribution is the kept set, renormalised.
     """
@@ -26,7 +30,8 @@ def sample(
     drawn = torch.searchsorted(cdf, uniforms.double()[:, None] * cdf[:, -1:], right=True).squeeze(-1)
     tokens = torch.where(greedy, logits.argmax(-1), drawn)
     chosen = logprobs.gather(-1, tokens[:, None]).squeeze(-1)
-    return tokens, torch.where(greedy, 0.0, chosen)
+    likeliest = logprobs.topk(min(candidates, logprobs.shape[-1])) if candidates else None
+    return tokens, torch.where(greedy, 0.0, chosen), likeliest
 
 
 def _truncate(logprobs: Tensor, top_p: float, top_k: int | None) -> Tensor:

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from prl.engines.base import Completion, Request
+from prl.engines.head import EXTRA, captured_head
 from prl.engines.sampling import sample
 from prl.errors import EngineError
 from prl.ops import next_token_logprobs
 from prl.randomness import uniforms
+from prl.types import TopK
 
 _SCORE_TOKENS = 16_384  # cells of one scoring forward
 _LEAVE_SHARE = 8  # finished rows leave once they are 1/8 of the batch: each leave copies the cache
@@ -36,17 +38,17 @@ class TorchEngine:
         """One completion per request; a prompt that several share is prefilled once.
 
         Raises:
-          EngineError: a prompt leaves no room in the model's context, is empty, or top-k
-            log-probabilities are asked for.
+          EngineError: a prompt leaves no room in the model's context, or is empty.
         """
         for request in requests:
             self._check(request)
-        by_truncation: dict[tuple[float, int | None], list[int]] = {}
+        alike: dict[tuple[float, int | None, int], list[int]] = {}
         for i, request in enumerate(requests):
-            by_truncation.setdefault((request.sampling.top_p, request.sampling.top_k), []).append(i)
+            s = request.sampling
+            alike.setdefault((s.top_p, s.top_k, s.topk_logprobs or 0), []).append(i)
         done: dict[int, Completion] = {}
-        for (top_p, top_k), members in by_truncation.items():
-            decode = _Decode(self._module, [requests[i] for i in members], top_p, top_k)
+        for kind, members in alike.items():
+            decode = _Decode(self._module, [requests[i] for i in members], *kind)
             while decode.live:
                 decode.step()
                 await asyncio.sleep(0)
@@ -54,7 +56,14 @@ class TorchEngine:
         return [done[i] for i in range(len(requests))]
 
     async def score(self, sequences: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Prefill log-probabilities at temperature 1, longest sequences first."""
+        """Prefill log-probabilities at temperature 1, longest sequences first.
+
+        Raises:
+          EngineError: a sequence is longer than the model's context.
+        """
+        longest, context = max(map(len, sequences), default=0), self._module.config.max_position_embeddings
+        if longest > context:
+            raise EngineError(f"TorchEngine.score: a sequence has {longest} tokens; the model's context is {context}.")
         scores: dict[int, np.ndarray] = {}
         order = sorted(range(len(sequences)), key=lambda i: -len(sequences[i]))
         while order:
@@ -93,17 +102,14 @@ class TorchEngine:
             raise EngineError(
                 f"TorchEngine: the prompt has {n} tokens; the model's context is {context}, need 1 to {context - 1}."
             )
-        if request.sampling.topk_logprobs:
-            raise EngineError(
-                "TorchEngine: Sampling(topk_logprobs=...) is set, but this engine does not record candidates."
-            )
 
 
 class _Decode:
     """The state of one batch of completions. `rows` are the requests still decoding, in cache order."""
 
-    def __init__(self, module: Any, requests: Sequence[Request], top_p: float, top_k: int | None) -> None:
-        self._module, self._truncation = module, {"top_p": top_p, "top_k": top_k}
+    def __init__(self, module: Any, requests: Sequence[Request], top_p: float, top_k: int | None, topk: int) -> None:
+        self._module, self._topk = module, topk
+        self._options: dict[str, Any] = {"top_p": top_p, "top_k": top_k, "candidates": topk + EXTRA if topk else 0}
         device, sampling = module.device, [r.sampling for r in requests]
         room = [module.config.max_position_embeddings - len(r.prompt_ids) for r in requests]
         limits = [min(s.max_tokens, space) for s, space in zip(sampling, room, strict=True)]
@@ -117,6 +123,9 @@ class _Decode:
         self._stop = torch.tensor([[*s.stop, *[-1] * (width - len(s.stop))] for s in sampling])
         self._tokens = torch.zeros(draws.shape, dtype=torch.long)
         self._logprobs = torch.zeros(draws.shape)
+        width = min(topk + EXTRA, module.config.vocab_size) if topk else 0
+        self._head_ids = torch.zeros((*draws.shape, width), dtype=torch.int32)
+        self._head_logprobs = torch.zeros((*draws.shape, width))
         self._length = torch.zeros(len(requests), dtype=torch.long)
         self._stopped = torch.zeros(len(requests), dtype=torch.bool)
         self.rows, self.t = torch.arange(len(requests)), 0
@@ -146,9 +155,12 @@ class _Decode:
     def step(self) -> None:
         """Draw one token for every live row, let finished rows leave, run the model on the rest."""
         uniform = self._draws[self.rows, self.t].to(self._logits.device)
-        tokens, logprobs = sample(self._logits, uniform, self._temperature[self.rows], **self._truncation)
+        tokens, logprobs, head = sample(self._logits, uniform, self._temperature[self.rows], **self._options)
         chosen = tokens.cpu()
         going = ~self._finished[self.rows]
+        if head is not None:
+            self._head_ids[self.rows[going], self.t] = head.indices.int().cpu()[going]
+            self._head_logprobs[self.rows[going], self.t] = head.values.cpu()[going]
         self._tokens[self.rows[going], self.t] = chosen[going]
         self._logprobs[self.rows[going], self.t] = logprobs.cpu()[going]
         self._length[self.rows[going]] += 1
@@ -186,8 +198,14 @@ class _Decode:
         reasons = ["stop" if stopped else "length" for stopped in self._stopped.tolist()]
         lengths = self._length.tolist()
         return [
-            Completion(tokens[i, :n], logprobs[i, :n], None, reasons[i], version) for i, n in enumerate(lengths)
-        ]  # fmt: skip
+            Completion(tokens[i, :n], logprobs[i, :n], self._head(i, n), reasons[i], version)
+            for i, n in enumerate(lengths)
+        ]
+
+    def _head(self, row: int, length: int) -> TopK | None:
+        if not self._topk:
+            return None
+        return captured_head(self._head_ids[row, :length], self._head_logprobs[row, :length], self._topk)
 
 
 def _padded(sequences: Sequence[np.ndarray], device: torch.device, *, left: bool) -> tuple[Tensor, Tensor]:

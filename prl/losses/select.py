@@ -17,6 +17,7 @@ from prl.losses.icepop import icepop
 from prl.losses.ipo import ipo
 from prl.losses.ratios import mismatch_kl
 from prl.losses.ref_kl import ref_kl
+from prl.losses.score_centering import icepop_centered
 from prl.types import LossInputs, LossOutputs, TokenLoss
 
 Loss = IPO | IcePop | Callable[..., Any]
@@ -37,6 +38,8 @@ def rl_loss(loss: Loss) -> Callable[[Tensor, Streams], TokenLoss]:
     match loss:
         case IPO(eps=eps, adv_tau=adv_tau):
             return _token_wise(partial(ipo, eps=eps, adv_tau=adv_tau))
+        case IcePop(ratio_low=low, ratio_high=high, adv_tau=adv_tau, score_centering=True):
+            return partial(_centered, partial(icepop_centered, ratio_low=low, ratio_high=high, adv_tau=adv_tau))
         case IcePop(ratio_low=low, ratio_high=high, adv_tau=adv_tau):
             return _token_wise(partial(icepop, ratio_low=low, ratio_high=high, adv_tau=adv_tau))
     if not callable(loss):
@@ -53,6 +56,12 @@ def rl_loss(loss: Loss) -> Callable[[Tensor, Streams], TokenLoss]:
                 f"loss {getattr(loss, '__name__', loss)!r}: has {n} required positional arguments; need 3 "
                 "(trainer_logprobs, inference_logprobs, advantages) -> TokenLoss, or 1 (LossInputs) -> LossOutputs."
             )
+
+
+def checked(loss: Loss) -> Loss:
+    """The loss as given, once `rl_loss` takes it."""
+    rl_loss(loss)
+    return loss
 
 
 def sequence_means(loss: Loss, rl: TokenLoss, weights: Tensor, sample: Tensor) -> dict[str, Tensor]:
@@ -116,6 +125,23 @@ def _token_wise(fn: Callable[..., Any]) -> Callable[[Tensor, Streams], TokenLoss
         return out
 
     return call
+
+
+def _centered(fn: Callable[..., TokenLoss], logprobs: Tensor, streams: Streams) -> TokenLoss:
+    missing = "topk_inference_logprobs" not in streams
+    without = torch.ones_like(logprobs) if missing else streams["topk_inference_logprobs"].isnan().any(-1)
+    if len(bad := without.nonzero()):
+        raise MissingHead(int(streams["sample"][bad[0]]), int(streams["token"][bad[0]]))
+    heads = (streams["topk_trainer_logprobs"], streams["topk_inference_logprobs"])
+    return fn(logprobs, streams["inference_logprobs"], streams["advantages"], *heads)
+
+
+class MissingHead(DataError):
+    """A token of a centred loss came without the sampler's candidates; `sample` indexes `Batch.samples`."""
+
+    def __init__(self, sample: int, token: int) -> None:
+        super().__init__(f"score centering: token {token} of sample {sample} has no top-k log-probabilities.")
+        self.sample, self.token = sample, token
 
 
 def _not_token_wise(out: Any, shape: torch.Size) -> str | None:

@@ -16,13 +16,22 @@ def target_logprobs(
 
     Only the target's logit and the log-sum-exp are kept; no second [tokens, vocab] tensor.
     """
+    return candidate_logprobs(logits, targets.unsqueeze(-1), temperature=temperature).squeeze(-1)
+
+
+def candidate_logprobs(
+    logits: Float[Tensor, "*tokens vocab"],
+    candidates: Int[Tensor, "*tokens topk"],
+    *,
+    temperature: Float[Tensor, "*tokens"] | float = 1.0,
+) -> Float[Tensor, "*tokens topk"]:
+    """log softmax(logits / temperature)[candidate] of several tokens at each position; else as `target_logprobs`."""
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
     if isinstance(temperature, Tensor):
         temperature = temperature.unsqueeze(-1)
     scaled = logits / temperature
-    chosen = scaled.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1)
-    return chosen - scaled.logsumexp(-1)
+    return scaled.gather(-1, candidates.long()) - scaled.logsumexp(-1, keepdim=True)
 
 
 def next_token_logprobs(

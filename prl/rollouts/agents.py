@@ -1,18 +1,19 @@
 """What an environment talks to: agents that render, sample and remember, and the branches they act in."""
 
 import asyncio
-import random
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from numbers import Real
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
 
 from prl.config import Sampling
-from prl.engines.base import Request
+from prl.engines.base import Completion, Request
 from prl.errors import DataError
-from prl.randomness import Key, python_random
+from prl.randomness import Key
+from prl.rollouts.chat import Chat, complete
 from prl.rollouts.lockstep import Branch, Lockstep, current_branch
 from prl.types import ROLES, Step
 
@@ -60,13 +61,18 @@ class _Tokens(NamedTuple):
 
 
 class Agent:
-    """One conversation of one role. Its history grows by `respond` only, so each prompt extends the last one."""
+    """One conversation of one role. Its history grows by `respond` only, so each prompt extends the last one.
 
-    def __init__(self, role: str, label: str, key: Key, setting: Setting) -> None:
-        self.role, self.label = role, label
+    `chat` is the frozen model that speaks for the role; None is the policy. Not `trainable`: nothing learns from it.
+    """
+
+    def __init__(
+        self, role: str, label: str, key: Key, setting: Setting, chat: Chat | None = None, trainable: bool = True
+    ) -> None:
+        self.role, self.label, self.trainable = role, label, trainable
         self.steps: list[Step] = []
         self.messages: list[Message] = []
-        self._key, self._setting = key, setting
+        self._key, self._setting, self._chat = key, setting, chat
         self._window: list[int] = []  # indices into messages that the model sees now
         self._asking = False
         self._seen: _Tokens | None = None  # last prompt + completion; None: render from scratch
@@ -97,12 +103,18 @@ class Agent:
         request = Request(prompt.ids, self._setting.sampling, (*self._key, len(self.steps)))
         self._asking = True
         try:
-            completion = await self._setting.lockstep.ask(request, self.label)
+            completion = await self._ask(request, new, tools)
         finally:
             self._asking = False
         self._window += range(len(self.messages), len(self.messages) + len(new))
         self.messages += new
         return self._record(prompt, completion, tools)
+
+    async def _ask(self, request: Request, new: list[Message], tools: Any) -> Completion:
+        if self._chat is None:
+            return await self._setting.lockstep.ask(request, self.label)
+        shown = [self.messages[i] for i in self._window] + new
+        return await complete(self._chat, request, shown, self._setting.renderer, tools)
 
     def restart(self, messages: Sequence[Message]) -> None:
         """Replace the history: the next prompt renders these messages and the new ones (compaction, hand-off)."""
@@ -129,8 +141,8 @@ class Agent:
         self.steps.append(
             Step(
                 prompt.ids, ids, completion.logprobs, prompt_roles=prompt.roles, prompt_content=prompt.content,
-                prompt_messages=prompt.messages, agent=self.role, truncated=truncated, topk=completion.topk,
-                version=completion.version, temperature=self._setting.sampling.temperature,
+                prompt_messages=prompt.messages, agent=self.role, truncated=truncated, trainable=self.trainable,
+                topk=completion.topk, version=completion.version, temperature=self._setting.sampling.temperature,
             )
         )  # fmt: skip
         parsed = self._setting.renderer.parse_response(ids.tolist(), tools=tools, prompt_ids=prompt.ids.tolist())
@@ -150,8 +162,15 @@ class Agent:
 class Agents:
     """The agents of one episode, and the only way to fork."""
 
-    def __init__(self, roles: Sequence[str], key: Key, setting: Setting) -> None:
-        self._roles, self._key, self._setting = tuple(roles), key, setting
+    def __init__(
+        self,
+        roles: Sequence[str],
+        key: Key,
+        setting: Setting,
+        chats: Mapping[str, Chat] = MappingProxyType({}),
+        pinned: Collection[str] = (),
+    ) -> None:
+        self._roles, self._key, self._setting, self._chats, self._pinned = tuple(roles), key, setting, chats, pinned
         self._all: dict[tuple[int, tuple[int, ...], int], Agent] = {}
 
     def __getitem__(self, role: str) -> Agent:
@@ -170,7 +189,8 @@ class Agents:
         place = (self._roles.index(role), path, number)
         if place not in self._all:
             label = role if number < 0 else f"{role}@{'.'.join(map(str, path))}#{number}"
-            self._all[place] = Agent(role, label, (*self._key, label), self._setting)
+            key, chat = (*self._key, label), self._chats.get(role)
+            self._all[place] = Agent(role, label, key, self._setting, chat, role not in self._pinned)
         return self._all[place]
 
     async def gather(self, *coros: Coroutine[Any, Any, Any]) -> list[Any]:
@@ -207,13 +227,15 @@ class Agents:
         """Agents that spoke, by role, then branch path, then order within the branch."""
         return [self._all[place] for place in sorted(self._all) if self._all[place].steps]
 
-    def rewards(self, outcome: Any) -> dict[Agent, float]:
-        """What `play` returned, as one number for each agent that spoke.
+    def rewards(self, outcome: Any, *, needed: bool = True) -> dict[Agent, float]:
+        """What `play` returned, as one number for each agent that spoke; None is 0.0 where no reward is needed.
 
         Raises:
           DataError: not a number, NaN or infinite, an unknown role, or an agent without one.
         """
         spoke = self.in_order()
+        if outcome is None and not needed:
+            return dict.fromkeys(spoke, 0.0)
         if not isinstance(outcome, Mapping):
             return {agent: _number(outcome, "play") for agent in spoke}
         known = {*self._roles, *self._all.values()}
@@ -222,33 +244,6 @@ class Agents:
         if missing := [a.label for a in spoke if a not in outcome and a.role not in outcome]:
             raise DataError(f"play returned no reward for agent {missing[0]!r}, which spoke.")
         return {a: _number(outcome[a] if a in outcome else outcome[a.role], a.label) for a in spoke}
-
-
-class BranchRandom(random.Random):
-    """A `random.Random` whose stream belongs to the branch that draws, so the order of branches does not matter."""
-
-    def __init__(self, key: Key) -> None:
-        self._key: Key = key
-        self._streams: dict[tuple[int, ...], random.Random] = {}
-        super().__init__()
-
-    def _own(self) -> random.Random:
-        path = current_branch.get().path
-        if path not in self._streams:
-            self._streams[path] = python_random((*self._key, ".".join(map(str, path))))
-        return self._streams[path]
-
-    def random(self) -> float:
-        return self._own().random()
-
-    def getrandbits(self, k: int, /) -> int:
-        return self._own().getrandbits(k)
-
-    def gauss(self, mu: float = 0.0, sigma: float = 1.0) -> float:
-        return self._own().gauss(mu, sigma)
-
-    def seed(self, *args: Any, **kwargs: Any) -> None:
-        """Does nothing: the key is the seed."""
 
 
 async def _all_or_first_error(tasks: "list[asyncio.Task[Any]]") -> list[Any]:

@@ -3,25 +3,35 @@
 import asyncio
 import math
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from prl.envs.base import Env
 from prl.errors import DataError
 from prl.randomness import Key
-from prl.rollouts.agents import Agent, Agents, BranchRandom, Setting
+from prl.rollouts.agents import Agent, Agents, Setting
+from prl.rollouts.branch_random import BranchRandom
+from prl.rollouts.chat import Chat
 from prl.rollouts.lockstep import Branch, current_branch
 from prl.trajectories import interleave
 from prl.types import Episode, Task, Trace
 
 
 class Play(NamedTuple):
-    """One episode to play. All its randomness comes from `key`."""
+    """One episode to play. All its randomness comes from `key`.
+
+    `chats` speak for roles instead of the policy, nothing is learned from `pinned` roles, and
+    where the reward is not `needed` the environment may return None.
+    """
 
     id: str
     env: Env
     task: Task
     key: Key
+    chats: Mapping[str, Chat] = MappingProxyType({})
+    pinned: Collection[str] = ()
+    needed: bool = True
 
 
 class Played(NamedTuple):
@@ -57,11 +67,11 @@ async def play_all(plays: Sequence[Play], setting: Setting) -> list[Played]:
 
 async def _play(branch: Branch, play: Play, setting: Setting) -> Played:
     current_branch.set(branch)
-    agents = Agents(play.env.agents, play.key, setting)
+    agents = Agents(play.env.agents, play.key, setting, play.chats, play.pinned)
     error, rewards = None, {}
     try:
         outcome = await play.env.play(play.task, agents, BranchRandom((*play.key, "rng")))
-        rewards = agents.rewards(outcome)
+        rewards = agents.rewards(outcome, needed=play.needed)
         if not rewards:
             raise DataError(
                 f"Episode {play.id!r}: play() ended and no agent had spoken, so there is nothing to learn from."
@@ -96,4 +106,7 @@ def _episode(play: Play, agents: Agents, rewards: dict[Agent, float], error: Exc
 
 def _trace(id: str, agent: Agent, reward: float, valid: bool) -> Trace:
     samples = tuple(interleave(agent.steps, id=id))
-    return Trace(id, agent.role, tuple(agent.steps), samples, reward, valid=valid, messages=tuple(agent.messages))
+    return Trace(
+        id, agent.role, tuple(agent.steps), samples, reward, valid=valid, trainable=agent.trainable,
+        messages=tuple(agent.messages),
+    )  # fmt: skip

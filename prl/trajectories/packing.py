@@ -163,6 +163,10 @@ def _rows(samples: Sequence[TrainingSample], rows: list[_Row]) -> Rows:
     floats = ("inference_logprobs", "advantages", "ref_logprobs", "rl_weights", "ce_weights", "ref_kl_weights")
     cells |= {name: np.zeros(shape, np.float32) for name in floats}
     cells |= {"temperatures": np.ones(shape, np.float32), "mask": np.zeros(shape, np.bool_)}
+    heads = [head.ids.shape[1] for row in rows for run in row.runs if (head := samples[run.sample].topk) is not None]
+    if heads:
+        cells["topk_ids"] = np.zeros((*shape, max(heads)), np.int32)
+        cells["topk_logprobs"] = np.full((*shape, max(heads)), np.nan, np.float32)
     for r, row in enumerate(rows):
         for run in row.runs:
             _lay(cells, r, run, samples[run.sample])
@@ -182,5 +186,10 @@ def _lay(cells: dict[str, np.ndarray], row: int, run: _Run, sample: TrainingSamp
     for name in ("inference_logprobs", "advantages", "ref_logprobs", "temperatures"):
         if (stream := getattr(sample, name)) is not None:
             cells[name][at] = stream[tokens]
+    if sample.topk is not None:
+        width = sample.topk.ids.shape[1]
+        cells["topk_ids"][at][:, :width] = sample.topk.ids[tokens]
+        cells["topk_logprobs"][at] = -np.inf
+        cells["topk_logprobs"][at][:, :width] = sample.topk.logprobs[tokens]
     for component in ("rl", "ce", "ref_kl"):
         cells[f"{component}_weights"][at] = sample.weights(component)[tokens]

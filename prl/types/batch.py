@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,7 +21,9 @@ class Rows:
     row apart and `parent` is the segment that a token sees besides its own (-1: none;
     padding has segment -1). `sample` and `token` say whose token it is: index into
     `Batch.samples` and position there (a shared prompt is the first sample's).
-    Streams are 0.0 where a sample has none.
+    Streams are 0.0 where a sample has none. `topk_ids` and `topk_logprobs` hold the
+    sampler's candidates where some sample has them (-inf: no entry; nan: the sample has
+    none), else None.
     """
 
     token_ids: Int[Tensor, "row seq"]
@@ -39,6 +41,8 @@ class Rows:
     rl_weights: Float[Tensor, "row seq"]
     ce_weights: Float[Tensor, "row seq"]
     ref_kl_weights: Float[Tensor, "row seq"]
+    topk_ids: Int[Tensor, "row seq topk"] | None = None
+    topk_logprobs: Float[Tensor, "row seq topk"] | None = None
 
     def __repr__(self) -> str:
         return f"Rows({' x '.join(map(str, self.token_ids.shape))} cells, {int(self.trained.sum())} trained)"
@@ -61,10 +65,11 @@ class Rows:
     def to(self, device: torch.device, dtype: torch.dtype) -> "Rows":
         """Every tensor on `device`; floating streams in `dtype`."""
 
-        def move(tensor: Tensor) -> Tensor:
-            return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
+        def move(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
 
-        return Rows(**{f.name: move(getattr(self, f.name)) for f in fields(self)})
+        moved: dict[str, Any] = {f.name: move(getattr(self, f.name)) for f in fields(self)}
+        return Rows(**moved)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

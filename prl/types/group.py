@@ -32,7 +32,8 @@ class Trace:
     """One agent's part of an episode: its calls, and the samples they merged into.
 
     `valid`: the rollout counts (it ended without error). `trainable`: the policy may
-    learn from it. A reward must be finite unless the trace is not valid.
+    learn from it. A reward must be finite unless the trace is not valid. `edges` are
+    (source step, target step, kind) of calls that belong together, as `subagent_steps` reads them.
 
     Raises:
       DataError: the reward of a valid trace is not a finite number.
@@ -46,9 +47,10 @@ class Trace:
     valid: bool = True
     trainable: bool = True
     messages: Sequence[Mapping[str, Any]] = ()
+    edges: Sequence[tuple[int, int, str]] = ()
 
     def __post_init__(self) -> None:
-        for name in ("steps", "samples", "messages"):
+        for name in ("steps", "samples", "messages", "edges"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "reward", float(self.reward))
         if self.valid and not math.isfinite(self.reward):

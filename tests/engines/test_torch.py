@@ -111,7 +111,7 @@ def test_frequencies_of_sample():
     logits = torch.linspace(-3, 3, 12)
     u = torch.from_numpy(uniforms(("frequencies",), DRAWS))
     for temperature in (0.5, 1.0, 1.7):
-        tokens, logprobs = sample(logits.expand(DRAWS, 12), u, torch.full((DRAWS,), temperature))
+        tokens, logprobs, _ = sample(logits.expand(DRAWS, 12), u, torch.full((DRAWS,), temperature))
         probabilities = (logits / temperature).softmax(-1)
         assert_frequencies(tokens.numpy(), probabilities)
         torch.testing.assert_close(logprobs, probabilities.log()[tokens])
@@ -129,7 +129,7 @@ def test_truncated_sampling_renormalises(top_p, top_k):
     probabilities = torch.zeros(5)
     probabilities[:kept] = logits[:kept].softmax(-1)
     u = torch.from_numpy(uniforms(("truncated",), DRAWS))
-    tokens, logprobs = sample(logits.expand(DRAWS, 5), u, torch.ones(DRAWS), top_p=top_p, top_k=top_k)
+    tokens, logprobs, _ = sample(logits.expand(DRAWS, 5), u, torch.ones(DRAWS), top_p=top_p, top_k=top_k)
     assert_frequencies(tokens.numpy(), probabilities)
     torch.testing.assert_close(logprobs, probabilities[tokens].log())
 
@@ -155,7 +155,7 @@ def test_greedy_takes_the_likeliest_token_with_log_probability_zero():
 
 def test_extreme_uniforms_draw_existing_tokens():
     logits = torch.tensor([[-100.0, 0.0, 0.0, -100.0]]).expand(2, 4)
-    tokens, logprobs = sample(logits, torch.tensor([0.0, 1 - 2**-24]), torch.ones(2))
+    tokens, logprobs, _ = sample(logits, torch.tensor([0.0, 1 - 2**-24]), torch.ones(2))
     assert logprobs.isfinite().all() and int(tokens[1]) in (1, 2)
 
 
@@ -207,7 +207,6 @@ def test_load_weights_names_what_does_not_fit():
 ERRORS = {
     "empty prompt": (request([]), r"the prompt has 0 tokens; the model's context is 256, need 1 to 255"),
     "prompt too long": (request([1] * 256), r"the prompt has 256 tokens; the model's context is 256, need 1 to 255"),
-    "candidates": (request([1], topk_logprobs=4), r"topk_logprobs=\.\.\.\) is set, but this engine does not record"),
 }
 
 

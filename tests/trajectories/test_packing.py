@@ -11,10 +11,10 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from prl.config import IPO
 from prl.errors import DataError
-from prl.learner import learn
 from prl.models import tiny
 from prl.trajectories import drop_zero_signal, pack
 from prl.types import TrainingSample, supervised
+from tests.helpers import run_learn
 
 SMALL = dict(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=48, vocab_size=260, max_positions=128)
 COMPONENTS = ("rl", "ce", "ref_kl")
@@ -153,7 +153,7 @@ def test_loss_and_gradient_do_not_depend_on_the_layout(layout, dtype, tolerance,
     samples = [SAMPLES[i] for i in np.random.default_rng(3).permutation(len(SAMPLES))] if shuffled else SAMPLES
     model, (loss, gradient) = MODELS[dtype], REFERENCE[dtype]
     recorder = Recorder(model.parameters(), lr=0.0)
-    got = learn(model, recorder, pack(samples, **layout), IPO(), float("inf"))
+    got = run_learn(model, recorder, pack(samples, **layout), IPO(), float("inf"))
     assert got.loss == pytest.approx(loss, rel=tolerance)
     assert (recorder.gradient - gradient).norm() <= tolerance * gradient.norm()
     assert got.grad_norm == pytest.approx(gradient.norm().item(), rel=1e-5)
@@ -164,7 +164,7 @@ def test_the_samples_exercise_what_they_should():
     assert {s.id for s in SAMPLES} - {s.id for s in kept} == {"ignored"}
     assert all(sum(s.members(c).any() for s in kept) >= 2 for c in COMPONENTS)
     model = MODELS[torch.float64]
-    learned = learn(model, Recorder(model.parameters()), pack(SAMPLES, max_tokens=99), IPO(), 1.0)
+    learned = run_learn(model, Recorder(model.parameters()), pack(SAMPLES, max_tokens=99), IPO(), 1.0)
     assert 0 < learned.metrics["rl/kept"] < 1 and 0 < learned.metrics["ref_kl/kept"] < 1
     assert all(abs(term) > 1e-3 for term in learned.terms.values())
 
