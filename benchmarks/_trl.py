@@ -41,11 +41,11 @@ from prl.types import Task
 
 
 class Worker:
-    """One side in a process of its own; `call` waits for its answer."""
+    """One side in a process of its own, on the peers' interpreter unless given; `call` waits for its answer."""
 
-    def __init__(self, module: str, name: str, **settings: Any) -> None:
+    def __init__(self, module: str, name: str, *, python: str | None = None, **settings: Any) -> None:
         self.name = name
-        command = [str(environment()), "-m", module, "--worker", json.dumps({"name": name, **settings})]
+        command = [python or str(environment()), "-m", module, "--worker", json.dumps({"name": name, **settings})]
         quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **quiet}, **pipes)

@@ -54,7 +54,7 @@ class Serving:
         if (env, model) not in self._scores:
             from prl.engines.server import ServerEngine
 
-            self._scores[env, model] = ServerEngine.of(model)
+            self._scores[env, model] = ServerEngine.from_frozen(model)
         return (await self._scores[env, model].score([token_ids]))[0]
 
 

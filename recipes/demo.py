@@ -1,7 +1,7 @@
 """A two-layer, 0.36M-parameter model learns to spell words backward: supervised warm start, then GRPO with IPO.
 
 python -m recipes.demo            (make demo)
-Expected on 2 CPU cores: held-out accuracy from 0.2-0.3 to 0.7 or more, in under 5 minutes.
+Expected on 2 CPU cores: held-out accuracy from about 0.28 to 0.7 or more, in under 5 minutes.
 
 The task is reasoning-gym's spell_backward on words of 4 and 5 letters. The reward is 1
 for an exact answer and 0 for any other; accuracy is the share of exact answers, one
@@ -29,7 +29,7 @@ from prl.types import Task, TrainingSample, supervised
 MAX_TOKENS = 8
 GROUP_SIZE, BATCH_SIZE, LEARNING_RATE, STEPS = 8, 256, 6e-4, 320
 COOL_RATE = 2e-4  # of the last quarter: at the higher rate accuracy swings by several points from step to step
-WARM_RATE, WARM_WORDS, WARM_STEPS, WARM_EVERY, WARM_TARGET = 2e-3, 32, 1000, 5, 0.2
+WARM_RATE, WARM_WORDS, WARM_STEPS, WARM_EVERY, WARM_TARGET = 2e-3, 32, 1000, 5, 0.28
 MEASURE_BELOW = 0.6  # nats per token; above it no word of five tokens comes out right
 HELD_OUT = 512
 

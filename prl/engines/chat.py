@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from prl.config import FrozenModel, Sampling
 from prl.engines.http import Endpoint
-from prl.engines.vllm import request_seed
+from prl.engines.limits import request_seed
 from prl.errors import EngineError
 from prl.randomness import Key
 
@@ -21,9 +21,9 @@ class ChatReply(NamedTuple):
 
 
 class ChatEngine:
-    """A client of the frozen model's /chat/completions. The server renders the messages; there are no log-probabilities.
+    """A client of the frozen model's /chat/completions. The server renders the messages; log-probabilities do not come.
 
-    `concurrency`, `timeout_s` (seconds of one request) and `retries` are as in `prl.engines.http.Endpoint`.
+    `concurrency`, `timeout_s` (seconds of one request) and `retries` are those of `prl.engines.http.Endpoint`.
 
     Raises:
       ConfigError: a setting out of range; the variable that holds the key is not set.
@@ -59,7 +59,7 @@ class ChatEngine:
         }  # fmt: skip
         body |= {"stop": list(sampling.stop)} if sampling.stop else {}
         body |= {"top_k": sampling.top_k} if sampling.top_k else {}
-        return self._said(await self._endpoint.ask(_PATH, body))
+        return self._said(await self._endpoint.ask(_PATH, lambda: body))
 
     def _said(self, answer: Any) -> ChatReply:
         try:

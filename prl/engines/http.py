@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -42,14 +42,14 @@ class Endpoint:
         if not timeout_s > 0:
             raise ConfigError(f"{who}: got timeout_s={timeout_s!r}; need seconds above 0.")
         self._base_url, self._api_key, self._timeout_s, self._retries = base_url, api_key, timeout_s, retries
-        self._where = f"{who} {re.sub('//[^/@]*@', '//', base_url)}"  # without user and password
+        self.where = f"{who} {re.sub('//[^/@]*@', '//', base_url)}"  # without user and password
         self._slots = PerLoop(lambda: asyncio.Semaphore(concurrency))
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         no_idle = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._client = httpx.AsyncClient(headers=self._headers, limits=no_idle, timeout=None)
 
-    async def ask(self, path: str, body: Any = None) -> Any:
-        """The JSON that `base_url` + `path` answers: to a POST of `body`, or to a GET where there is none.
+    async def ask(self, path: str, body: Callable[[], Any] | None = None) -> Any:
+        """The JSON that `base_url` + `path` answers: to a POST of body(), made when it is sent, or to a GET without it.
 
         Raises:
           EngineError: no answer in time, a refusal, a failure that outlived the retries, or no JSON.
@@ -77,7 +77,7 @@ class Endpoint:
         except httpx.TimeoutException as error:
             raise self._late(path) from error
         except httpx.RequestError as error:
-            raise EngineError(f"{self._unreached(path, error)}") from error
+            raise EngineError(str(self._unreached(path, error))) from error
         except _Passing as error:
             raise EngineError(str(error)) from error
 
@@ -85,11 +85,11 @@ class Endpoint:
         """An error about this endpoint, without its key."""
         return EngineError(self._text(path, what))
 
-    async def _attempt(self, path: str, body: Any) -> Any:
-        method = "GET" if body is None else "POST"
+    async def _attempt(self, path: str, body: Callable[[], Any] | None) -> Any:
+        sent = {} if body is None else {"json": body()}
         try:
             async with asyncio.timeout(self._timeout_s):
-                answer = await self._client.request(method, self._base_url + path, json=body)
+                answer = await self._client.request("POST" if sent else "GET", self._base_url + path, **sent)
         except TimeoutError as error:
             raise self._late(path) from error
         except httpx.RequestError as error:
@@ -119,7 +119,7 @@ class Endpoint:
         return _Passing(self._text(path, what))
 
     def _text(self, path: str, what: str) -> str:
-        return f"{self._where}: {path}: {what}"
+        return f"{self.where}: {path}: {what}"
 
     def shown(self, value: Any) -> str:
         """`value` as an error may repeat it: cut short, and without the key, which a server may send back."""
@@ -137,7 +137,7 @@ _HINTS = {
 class PerLoop:
     """make() once for each event loop: asyncio's locks belong to the first loop that had to wait for them."""
 
-    def __init__(self, make: Any) -> None:
+    def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
 

@@ -1,4 +1,4 @@
-"""vLLM in this process, and what any vLLM can and cannot do."""
+"""vLLM in this process."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,7 @@ import random
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -16,8 +17,15 @@ from torch import Tensor, nn
 from prl.config import Sampling
 from prl.engines.base import Completion, Request
 from prl.engines.head import EXTRA, captured_head
+from prl.engines.limits import (
+    check_same_tensors,
+    check_sampling,
+    check_score_room,
+    checked_logprobs,
+    completion_room,
+    request_seed,
+)  # fmt: skip
 from prl.errors import EngineError
-from prl.randomness import Key, seed_of
 
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # weights are handed over as tensors, not as files
@@ -25,8 +33,7 @@ _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
 _CPU_CACHE_BYTES = 2**30
-_NO_LOGPROB = -9999.0  # what vLLM's servers say for -inf
-_ROUNDING = 1e-4  # nats by which a rounded log-probability may exceed 0
+_running: "WeakSet[VLLMEngine]" = WeakSet()  # at most one: vLLM's state is the process's, and ends with any engine
 
 
 class VLLMEngine:
@@ -37,6 +44,8 @@ class VLLMEngine:
     module's own unless given. `options` go to `vllm.LLM`; a VLLM_... variable that is set
     stays as it is. On a CPU the cache for keys and values takes 1 GiB unless set
     (kv_cache_memory_bytes, or VLLM_CPU_KVCACHE_SPACE in GiB).
+
+    vLLM has room for one engine in a process: a new one closes the one before.
 
     Same requests, same tokens up to rounding: decode logits move in the last bits with the batch.
     Yields to the event loop between steps, so an interrupt takes one step. With top_p and top_k
@@ -52,9 +61,11 @@ class VLLMEngine:
         self, module: nn.Module, tokenizer: Any, *, topk_logprobs: int = 0, max_model_len: int | None = None,
         **options: Any,
     ) -> None:  # fmt: skip
+        for other in list(_running):
+            other.close()
         settings = {"max_model_len": max_model_len, "max_logprobs": topk_logprobs + EXTRA}
         self._llm = _start(module, tokenizer, settings, options)
-        self._engine = self._llm.llm_engine
+        _running.add(self)
         self._config = self._engine.model_config
         self._shapes = {name: p.shape for name, p in module.named_parameters()}
         self._topk, self._numbers, self._finished, self.version = topk_logprobs, itertools.count(), {}, 0
@@ -93,11 +104,31 @@ class VLLMEngine:
         check_same_tensors("VLLMEngine", given, self._shapes)
         if self._engine.has_unfinished_requests():
             raise EngineError("VLLMEngine.load_weights: requests are running. Await or cancel them first.")
-        with _side_effects_undone():
-            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(given.items())})
-        if not self._llm.reset_prefix_cache():
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(given.items())})
+        if not self._engine.reset_prefix_cache():
             raise EngineError("VLLMEngine.load_weights: vLLM kept prompts of the old weights. Make a new engine.")
         self.version = version
+
+    def close(self) -> None:
+        """Free vLLM's memory; the engine is of no use after. Closing twice is closing once."""
+        if not self.closed:
+            _running.discard(self)
+            self._engine.engine_core.shutdown()
+            self._llm = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether it can no longer be used."""
+        return self._llm is None
+
+    @property
+    def _engine(self) -> Any:
+        if self.closed:
+            raise EngineError(
+                "VLLMEngine: this engine is closed, by close() or by a newer one, since vLLM has room for one in a "
+                "process. Use the newer one, or make another."
+            )
+        return self._llm.llm_engine
 
     def _params(self, request: Request) -> Any:
         sampling = request.sampling
@@ -140,15 +171,11 @@ class VLLMEngine:
         if not self._engine.has_unfinished_requests():
             raise EngineError("VLLMEngine: vLLM lost a request. Make a new engine.")
         try:
-            with _side_effects_undone(), torch.compiler.set_stance("force_eager" if self._eager else "default"):
+            with torch.compiler.set_stance("force_eager") if self._config.enforce_eager else contextlib.nullcontext():
                 outputs = self._engine.step()
         except Exception as error:
             raise EngineError(f"VLLMEngine: vLLM failed: {error}. Make a new engine.") from error
         self._finished |= {output.request_id: output for output in outputs}
-
-    @property
-    def _eager(self) -> bool:
-        return self._config.enforce_eager
 
     def _completion(self, sampling: Sampling, output: Any) -> Completion:
         ids, flat = np.array(output.token_ids, np.int32), output.logprobs
@@ -160,72 +187,6 @@ class VLLMEngine:
         head = captured_head(candidates[:, 1:], logprobs[:, 1:], topk) if topk else None
         sampled = checked_logprobs("VLLMEngine", logprobs[:, 0], sampling.temperature)
         return Completion(ids, sampled, head, output.finish_reason, self.version)
-
-
-def completion_room(who: str, n: int, context: int) -> int:
-    """Tokens that a completion may have after n prompt tokens.
-
-    Raises:
-      EngineError: none.
-    """
-    if not 0 < n < context:
-        raise EngineError(
-            f"{who}: the prompt has {n} tokens; the model's context is {context}, need 1 to {context - 1}."
-        )
-    return context - n
-
-
-def check_score_room(who: str, n: int, context: int) -> None:
-    """Raise EngineError for a sequence of n tokens that vLLM cannot score."""
-    if n >= context:
-        raise EngineError(
-            f"{who}.score: the sequence has {n} tokens; the model's context is {context} and vLLM draws one token "
-            f"more, need at most {context - 1}. Give vLLM a larger max_model_len, or sample shorter completions."
-        )
-
-
-def check_sampling(who: str, sampling: Sampling) -> None:
-    """Raise EngineError for what vLLM refuses or silently changes, and for candidates of a truncated distribution."""
-    t = sampling.temperature
-    if not (t == 0 or 0.01 <= t <= 2):
-        raise EngineError(f"{who}: got temperature={t}; vLLM samples at 0, or at 0.01 to 2.")
-    if sampling.topk_logprobs and (t == 0 or sampling.top_p < 1 or sampling.top_k):
-        raise EngineError(
-            f"{who}: got topk_logprobs={sampling.topk_logprobs} with temperature={t}, top_p={sampling.top_p}, "
-            f"top_k={sampling.top_k}; candidates need temperature > 0, top_p=1 and no top_k."
-        )
-
-
-def check_same_tensors(who: str, given: dict[str, Tensor], shapes: dict[str, torch.Size]) -> None:
-    """Raise EngineError unless names and shapes are the model's own."""
-    if odd := sorted(shapes.keys() ^ given.keys()):
-        raise EngineError(f"{who}.load_weights: {len(odd)} names differ from the module's, first {odd[0]!r}.")
-    if odd := [name for name, tensor in given.items() if tensor.shape != shapes[name]]:
-        raise EngineError(
-            f"{who}.load_weights: {len(odd)} shapes differ from the module's, first {odd[0]!r}: "
-            f"{list(given[odd[0]].shape)}, need {list(shapes[odd[0]])}."
-        )
-
-
-def checked_logprobs(who: str, logprobs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
-    """Log-probabilities [tokens] as float32; 0.0 at temperature 0, whose distribution is a point.
-
-    Raises:
-      EngineError: one is NaN, above 0, -inf, or what servers say for -inf.
-    """
-    logprobs = np.asarray(logprobs, np.float32)
-    bad = np.flatnonzero(~((logprobs > _NO_LOGPROB) & (logprobs <= _ROUNDING)))
-    if len(bad):
-        raise EngineError(
-            f"{who}: the log-probability of token {bad[0]} of {len(logprobs)} is {logprobs[bad[0]]}. "
-            "Look for NaN or inf in the weights, and use logprobs_mode='processed_logprobs'."
-        )
-    return np.zeros_like(logprobs) if temperature == 0 else logprobs
-
-
-def request_seed(key: Key) -> int:
-    """63 bits from a key: vLLM and its servers take signed 64-bit seeds, and read -1 as none."""
-    return seed_of(key) >> 65
 
 
 def _prefill_logprobs(output: Any) -> np.ndarray:
@@ -267,7 +228,7 @@ def _start(module: Any, tokenizer: Any, settings: dict[str, Any], options: dict[
 
 @contextlib.contextmanager
 def _side_effects_undone() -> Iterator[None]:
-    """vLLM seeds and uses the process's random states, and on a CPU replaces torch.set_num_threads."""
+    """vLLM's start seeds the process's random states, and on a CPU replaces torch.set_num_threads."""
     python, numpy, threads = random.getstate(), np.random.get_state(), torch.set_num_threads
     try:
         with torch.random.fork_rng(devices=[]):

@@ -90,13 +90,16 @@ def _renderer(table: RendererTable, tokenizer: Any) -> Any:
 
 
 def _engine(config: RunConfig) -> Any:
-    if config.inference.engine != "server":
-        return config.inference.engine
+    table, name = config.inference, config.inference.model or config.orchestrator.model.name
+    if table.engine != "server" or table.base_url is None:
+        return table.engine
+    if name is None:
+        raise ConfigError("inference.model: is missing; the policy is a tiny model, so say how the server calls it.")
     from prl.engines.server import ServerEngine
 
-    return ServerEngine.of(
-        FrozenModel(name=str(config.orchestrator.model.name), base_url=str(config.inference.base_url))
-    )
+    weights = Path(table.weights_dir or Path(config.output_dir) / "weights")
+    served = FrozenModel(name=name, base_url=table.base_url, api_key_var=table.api_key_var)
+    return ServerEngine.from_frozen(served, policy=True, weights_dir=weights)
 
 
 def _source(index: int, table: SourceTable) -> Source:
@@ -157,7 +160,7 @@ def _why_not(id: str) -> str:
         kind = f"the environment {id!r}"
     elif re.search(r"-v\d", id):
         kind = f"textarena's {id!r}"
-    elif importlib.util.find_spec(id.split(".")[0]) is not None:
+    elif not id.startswith(".") and importlib.util.find_spec(id.split(".")[0]) is not None:
         kind = f"the verifiers module {id!r}"
     else:
         near = get_close_matches(id, ["math", *ROLES, *_reasoning_gym()], n=1, cutoff=0)[0]

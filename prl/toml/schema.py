@@ -99,14 +99,24 @@ class InferenceTable(Frozen):
     engine: Literal["torch", "vllm", "server"] = "torch"
     """"torch" or "vllm" in this process, "server" for a vLLM server of your own."""
     base_url: str | None = None
-    """Where the server listens, with the version part: "http://localhost:8000/v1"."""
+    """Where the server listens, with the version part: "http://localhost:8000/v1". It starts from the policy's own
+    weights, with VLLM_SERVER_DEV_MODE=1 and processed_logprobs."""
+    model: str | None = None
+    """The name under which the server serves the policy; absent means orchestrator.model.name."""
+    api_key_var: str | None = None
+    """The environment variable that holds the server's key; absent sends none."""
+    weights_dir: str | None = None
+    """A folder that the server can read, for new weights; absent means `weights` in output_dir."""
 
     @model_validator(mode="after")
-    def _server_has_an_address(self) -> "InferenceTable":
-        if (self.engine == "server") != (self.base_url is not None):
+    def _only_a_server_has_an_address(self) -> "InferenceTable":
+        if self.engine == "server" and self.base_url is None:
+            raise ValueError("got engine='server' without base_url; say where your vLLM server listens.")
+        given = [key for key in ("base_url", "model", "api_key_var", "weights_dir") if getattr(self, key) is not None]
+        if self.engine != "server" and given:
             raise ValueError(
-                f"got engine={self.engine!r} and base_url={self.base_url!r}; engine = 'server' needs a base_url, an "
-                "engine in this process has none."
+                f"got {', '.join(given)} with engine={self.engine!r}, which runs in this process and does not read "
+                "them. Set engine = 'server', or leave them out."
             )
         return self
 

@@ -8,14 +8,15 @@ import pytest
 from prl.algorithms import GRPO, Echo
 from prl.config import AdamW, IcePop, Sampling
 from prl.curricula import DifficultyPoolSampler
+from prl.engines.server import ServerEngine
 from prl.errors import ConfigError
 from prl.renderers import ChatML
 from prl.toml import build, load_toml
 from prl.toml.build import MATH
-from prl.types import LossInputs, LossOutputs
 from tests.toml.blocks import CURRICULUM, ECHO_FILTER, ECHO_ROLES
+from tests.toml.own import Mine, ppo_clip_loss
 
-TINY = "orchestrator.model.tiny = { hidden = 32, layers = 1, heads = 2, kv_heads = 1, intermediate = 64 }\n"
+TINY = "[orchestrator.model.tiny]\nhidden = 32\nlayers = 1\nheads = 2\nkv_heads = 1\nintermediate = 64\n"
 CHAIN = """
 [[orchestrator.train.source]]
 name = "sums"
@@ -29,24 +30,11 @@ def built(text):
     return run
 
 
-class Mine(ChatML):
-    """A renderer of one's own."""
-
-
-def ppo_clip_loss(inputs: LossInputs, clip_eps: float = 0.2) -> LossOutputs:
-    return LossOutputs(loss=(inputs.advantages * inputs.trainer_logprobs).sum() * clip_eps, metrics={})
-
-
-def drop_warnings(trace, *, patterns):
-    return [[True] * len(sample) for sample in trace.samples]
-
-
 def test_every_setting_arrives(tmp_path):
     run = built(f"""
         seed = 5
         overlap = false
         output_dir = "{tmp_path}"
-        {TINY}
         [orchestrator]
         batch_size = 12
         constant_trainer_batch_size = false
@@ -64,6 +52,7 @@ def test_every_setting_arrives(tmp_path):
         group_size = 2
         algo.type = "echo"
         env.taskset = {{ id = "gcd", size = 20, seed = 4, exact = true }}
+        {TINY}
     """)
     assert (run.seed, run.overlap, run.batch_size, run.constant_trainer_batch_size) == (5, False, 12, False)
     assert (run.max_tokens, run.max_grad_norm) == (333, 0.25)
@@ -93,14 +82,14 @@ def test_math_is_a_mix():
 
 
 def test_a_function_of_ones_own_is_the_loss():
-    loss = "[trainer.loss]\ntype = 'custom'\nimport_path = 'tests.toml.test_build.ppo_clip_loss'\n"
+    loss = "[trainer.loss]\ntype = 'custom'\nimport_path = 'tests.toml.own.ppo_clip_loss'\n"
     assert built(TINY + CHAIN + loss).loss is ppo_clip_loss
     run = built(TINY + CHAIN + loss + "kwargs.clip_eps = 0.1\n")
     assert (run.loss.func, run.loss.keywords) == (ppo_clip_loss, {"clip_eps": 0.1})
 
 
 def test_an_echo_filter_is_found_early():
-    filter = ECHO_FILTER.replace("my_module", "tests.toml.test_build")
+    filter = ECHO_FILTER.replace("my_module", "tests.toml.own")
     [stream] = built(TINY + ECHO_ROLES + filter + CHAIN)._streams
     assert stream.algorithm.filter.kwargs == {"patterns": ["WARNING"]}
 
@@ -111,7 +100,7 @@ def test_renderers(tmp_path):
 
     assert type(renderer("name = 'auto'")) is ChatML
     assert type(renderer("name = 'default'")).__name__ == "DefaultRenderer"
-    assert type(renderer("name = 'custom'\nimport_path = 'tests.toml.test_build.Mine'")) is Mine
+    assert type(renderer("name = 'custom'\nimport_path = 'tests.toml.own.Mine'")) is Mine
     file = tmp_path / "own.py"
     file.write_text("from prl.renderers import ChatML\nclass Own(ChatML):\n    pass\n")
     assert type(renderer(f"name = 'custom'\nimport_path = '{file}:Own'")).__name__ == "Own"
@@ -162,7 +151,7 @@ REFUSED = {
     ),
     "a filter that is not there": (
         TINY + ECHO_ROLES + ECHO_FILTER + CHAIN,
-        r"orchestrator.train.source\[0\].algo.filter: import_path='my_module.drop_warnings': No module named 'my_module'",
+        r"source\[0\].algo.filter: import_path='my_module.drop_warnings': No module named 'my_module'",
     ),
     "a model that is not there": (
         f"[orchestrator.model]\nname = './nowhere'\n{CHAIN}",
@@ -184,10 +173,18 @@ def test_without_reasoning_gym(monkeypatch):
         build(load_toml(source("gcd")))
 
 
+def test_a_server_for_the_policy(tmp_path):
+    server = "[inference]\nengine = 'server'\nbase_url = 'http://localhost:8000/v1'\n"
+    out = f"output_dir = '{tmp_path}'\n"
+    with pytest.raises(ConfigError, match="inference.model: is missing; the policy is a tiny model"):
+        build(load_toml(TINY + CHAIN + server))
+    engine = built(out + TINY + CHAIN + server + "model = 'mine'")._collector._serving.engine
+    assert isinstance(engine, ServerEngine)
+    assert (engine._model, engine._weights_dir) == ("mine", tmp_path / "weights")
+
+
 def test_a_built_run_steps():
-    run = build(
-        load_toml(f"{TINY}overlap = false\norchestrator.batch_size = 4\norchestrator.sampling.max_tokens = 3\n{CHAIN}")
-    )
+    run = build(load_toml(f"overlap = false\n[orchestrator]\nbatch_size = 4\nsampling.max_tokens = 3\n{TINY}{CHAIN}"))
     with warnings.catch_warnings(action="ignore"):  # a random model earns nothing
         assert run.step().step == 1
     run.close()

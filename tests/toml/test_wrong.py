@@ -171,8 +171,13 @@ WRONG = {
     ),
     "a server without address": (
         "[inference]\nengine = 'server'",
-        "inference: got engine='server' and base_url=None",
-        "needs a base_url",
+        "inference: got engine='server' without base_url",
+        "say where",
+    ),
+    "an address without a server": (
+        "[inference]\nbase_url = 'http://localhost:8000/v1'",
+        "inference: got base_url with engine='torch'",
+        "leave them out",
     ),
     "two models": (
         "[orchestrator.model]\nname = 'a'\n[orchestrator.model.tiny]",
