@@ -53,11 +53,11 @@ async def add_references(algorithms: Mapping[str, Algorithm], groups: Groups, sc
     ]
     if not jobs:
         return groups
-    policy = _PolicyScores(scorers.policy, len(jobs))
+    local = _LocalScores(len(jobs))
     try:
-        found = await _all([_score(j, number, groups, algorithms, policy, scorers) for number, j in enumerate(jobs)])
+        found = await _all([_score(j, number, groups, algorithms, local, scorers) for number, j in enumerate(jobs)])
     finally:
-        policy.stop()
+        local.stop()
     failed = {job: value for job, value in zip(jobs, found, strict=True) if isinstance(value, Exception)}
     if len(failed) == len(jobs):
         first = next(iter(failed.values()))
@@ -67,7 +67,7 @@ async def add_references(algorithms: Mapping[str, Algorithm], groups: Groups, sc
     lost = sum(e.error is not None for g in scored for e in g.episodes)
     lost -= sum(e.error is not None for g in groups for e in g.episodes)
     totals = {**groups.commit.totals, "errors": groups.commit.totals.get("errors", 0.0) + lost}
-    totals |= {"reference_version": float(scorers.version)} if policy.asked else {}
+    totals |= {"reference_version": float(scorers.version)} if scorers.policy in local.asked else {}
     return Groups(scored, groups.commit._replace(totals=totals))
 
 
@@ -76,17 +76,17 @@ async def _score(
     number: int,
     groups: Sequence[Group],
     algorithms: Mapping[str, Algorithm],
-    policy: "_PolicyScores",
+    local: "_LocalScores",
     scorers: Scorers,
 ) -> np.ndarray | Exception:
     group = groups[job.group]
     sample = group.samples[job.sample]
 
-    async def score(model: ModelRef, token_ids: np.ndarray) -> np.ndarray:
+    async def score(model: ModelRef | Engine, token_ids: np.ndarray) -> np.ndarray:
         ids = np.asarray(token_ids, np.int32)
         if isinstance(model, FrozenModel):
             return await scorers.frozen(group.env, model, ids)
-        return await policy.score(number, ids)
+        return await local.score(scorers.policy if isinstance(model, str) else model, number, ids)
 
     try:
         reference = references_of(algorithms[group.env])[job.stream]
@@ -95,7 +95,7 @@ async def _score(
     except Exception as error:
         return error
     finally:
-        policy.leave()
+        local.leave()
 
 
 def _checked(stream: str, sample: TrainingSample, task: Task, values: Any) -> np.ndarray:
@@ -132,18 +132,27 @@ def _assigned(group: Group, number: int, streams: Mapping[_Job, np.ndarray], fai
     return replace(group, episodes=[marked(episode) for episode in group.episodes])
 
 
-class _PolicyScores:
-    """Asks the policy's engine for many samples at once: when every job waits for it, or jobs that do not have left."""
+class _Waiting(NamedTuple):
+    job: int
+    engine: Engine
+    ids: np.ndarray
+    future: "asyncio.Future[np.ndarray]"
 
-    def __init__(self, engine: Engine, jobs: int) -> None:
-        self._engine, self._live, self.asked = engine, jobs, False
-        self._waiting: list[tuple[int, np.ndarray, asyncio.Future[np.ndarray]]] = []
-        self._run: asyncio.Task[None] | None = None
 
-    async def score(self, job: int, ids: np.ndarray) -> np.ndarray:
-        self.asked = True
+class _LocalScores:
+    """Asks an engine for many samples at once: when every job waits for one, or jobs that do not have left."""
+
+    def __init__(self, jobs: int) -> None:
+        self._live = jobs
+        self.asked: list[Engine] = []
+        self._waiting: list[_Waiting] = []
+        self._runs: list[asyncio.Task[None]] = []
+
+    async def score(self, engine: Engine, job: int, ids: np.ndarray) -> np.ndarray:
         future: asyncio.Future[np.ndarray] = asyncio.get_running_loop().create_future()
-        self._waiting.append((job, ids, future))
+        if engine not in self.asked:
+            self.asked.append(engine)
+        self._waiting.append(_Waiting(job, engine, ids, future))
         self._start()
         return await future
 
@@ -151,23 +160,27 @@ class _PolicyScores:
         self._live -= 1
         self._start()
 
+    def stop(self) -> None:
+        for run in self._runs:
+            run.cancel()
+
     def _start(self) -> None:
         if self._waiting and len(self._waiting) >= self._live:
-            batch, self._waiting = sorted(self._waiting, key=lambda w: w[0]), []
-            self._run = asyncio.get_running_loop().create_task(self._score(batch))
+            batch, self._waiting = sorted(self._waiting, key=lambda w: w.job), []
+            for engine in self.asked:
+                own = [w for w in batch if w.engine is engine]
+                self._runs.append(asyncio.get_running_loop().create_task(_score_batch(engine, own)))
 
-    def stop(self) -> None:
-        if self._run is not None:
-            self._run.cancel()
 
-    async def _score(self, batch: list[tuple[int, np.ndarray, "asyncio.Future[np.ndarray]"]]) -> None:
-        try:
-            answers: list[Any] = [*await self._engine.score([ids for _, ids, _ in batch])]
-        except Exception as error:
-            answers = [error] * len(batch)
-        for (_, _, future), answer in zip(batch, answers, strict=True):
-            if not future.done():
-                future.set_exception(answer) if isinstance(answer, Exception) else future.set_result(answer)
+async def _score_batch(engine: Engine, batch: list[_Waiting]) -> None:
+    try:
+        answers: list[Any] = [*await engine.score([w.ids for w in batch])] if batch else []
+    except Exception as error:
+        answers = [error] * len(batch)
+    for waiting, answer in zip(batch, answers, strict=True):
+        if not waiting.future.done():
+            failed = isinstance(answer, Exception)
+            waiting.future.set_exception(answer) if failed else waiting.future.set_result(answer)
 
 
 async def _all(coros: list[Any]) -> list[Any]:

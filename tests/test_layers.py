@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "models": "errors policy renderers",
     "engines": "errors randomness types ops config",
     "envs": "errors types",
-    "algorithms": "errors types ops config advantages trajectories renderers",
+    "algorithms": "errors types ops config advantages trajectories renderers engines",
     "rollouts": "errors randomness types config trajectories renderers engines envs",
     "files": "errors types",
     "checkpoint": "errors types files policy",
@@ -44,7 +44,7 @@ MAY_IMPORT = {
 }
 """What each module of prl may import of prl, besides itself."""
 
-ANYTHING = ("runner", "__main__", "__init__")
+ANYTHING = ("runner", "toml", "__main__", "__init__")
 """May import all of prl; nothing above imports them."""
 
 ALSO = {"losses/select.py": "config"}

@@ -59,6 +59,29 @@ def test_opsd_needs_no_reward_and_says_what_it_got_without_a_demonstration():
         runner(PlayEnv(unpaid)).step()
 
 
+def test_an_engine_of_this_process_is_a_teacher_and_is_asked_for_all_samples_at_once():
+    calls = []
+
+    class Teacher(TorchEngine):
+        async def score(self, sequences):
+            calls.append(len(sequences))
+            return await super().score(sequences)
+
+    teacher = Teacher(small(seed=5).module)
+
+    async def ref(sample, models):
+        return await models.score(teacher, sample.token_ids)
+
+    algorithm = alone()
+    type(algorithm).references = {"ref_logprobs": ref}
+    run = runner(algorithm=algorithm)
+    (group, _) = groups = run.collect()
+    assert calls == [8] and "reference_version" not in groups.commit.totals
+    (want,) = run._call(teacher.score([group.samples[0].token_ids]))
+    mask = group.samples[0].loss_mask
+    np.testing.assert_allclose(group.samples[0].ref_logprobs[mask], want[mask], atol=1e-5)
+
+
 def test_scoring_twice_and_at_another_pace_gives_the_same_bits():
     groups = runner(PlayEnv(two_turns)).rollout(2)
     engine = TorchEngine(small().module)

@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from prl.config import ModelRef
+from prl.engines.base import Engine
 from prl.errors import ConfigError, DataError
 from prl.types import Group, Task, TrainingSample
 
@@ -14,11 +15,12 @@ from prl.types import Group, Task, TrainingSample
 class Models(NamedTuple):
     """What a reference may ask while it scores one sample of `task`.
 
-    score(model, token_ids) gives log p(token t | tokens < t) [tokens] in nats at temperature 1
-    under "policy" or a FrozenModel, 0.0 at position 0. `renderer` is the policy's, `tokenizer` too.
+    score(model, token_ids) gives log p(token t | tokens < t) [tokens] in nats at temperature 1,
+    0.0 at position 0, under "policy", a FrozenModel, or an engine of this process, such as a
+    TorchEngine of a teacher. `renderer` and `tokenizer` are the policy's.
     """
 
-    score: Callable[[ModelRef, np.ndarray], Awaitable[np.ndarray]]
+    score: Callable[[ModelRef | Engine, np.ndarray], Awaitable[np.ndarray]]
     task: Task
     renderer: Any
     tokenizer: Any

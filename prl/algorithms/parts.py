@@ -102,7 +102,7 @@ def shaped_rewards(group: Group, penalty: LinearPenalty | LinearSubagentPenalty 
     if penalty is None:
         return group.rewards
     weight = penalty.subagent_token_weight if isinstance(penalty, LinearSubagentPenalty) else 1.0
-    counts = [token_counts(t.steps, subagents=_subagents(t), subagent_token_weight=weight) for t in group.traces]
+    counts = [_counts(trace, weight) for trace in group.traces]
     output, fresh, turns = torch.tensor(counts, dtype=torch.float32).T
     return linear_length_penalty(
         group.rewards, output, fresh, turns,
@@ -112,9 +112,8 @@ def shaped_rewards(group: Group, penalty: LinearPenalty | LinearSubagentPenalty 
     )  # fmt: skip
 
 
-def _subagents(trace: Trace) -> set[int]:
-    """Indices of the trace's sub-agent calls; none where its harness declared no edges."""
-    return subagent_steps(trace.edges)
+def _counts(trace: Trace, weight: float) -> tuple[float, float, int]:
+    return token_counts(trace.steps, subagents=subagent_steps(trace.edges), subagent_token_weight=weight)
 
 
 def same_aggregation(algorithms: Mapping[str, Any]) -> None:

@@ -7,10 +7,11 @@ from torch import nn
 
 from prl.config import Sampling
 from prl.engines.base import Completion, Engine, Request
+from prl.engines.mismatched import MismatchedEngine
 from prl.engines.torch import TorchEngine
 from prl.errors import ConfigError
 
-__all__ = ["Completion", "Engine", "Request", "TorchEngine", "build_engine", "stop_ids", "stopping"]
+__all__ = ["Completion", "Engine", "MismatchedEngine", "Request", "TorchEngine", "build_engine", "stop_ids", "stopping"]
 
 
 def stop_ids(stop: Sequence[int | str], renderer: Any, tokenizer: Any) -> tuple[int, ...]:

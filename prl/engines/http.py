@@ -44,9 +44,11 @@ class Endpoint:
         self._base_url, self._api_key, self._timeout_s, self._retries = base_url, api_key, timeout_s, retries
         self.where = f"{who} {re.sub('//[^/@]*@', '//', base_url)}"  # without user and password
         self._slots = PerLoop(lambda: asyncio.Semaphore(concurrency))
-        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         no_idle = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        self._client = httpx.AsyncClient(headers=self._headers, limits=no_idle, timeout=None)
+        shared: Any = {"headers": headers, "limits": no_idle, "verify": httpx.create_ssl_context()}
+        self._client = httpx.AsyncClient(**shared, timeout=None)
+        self._blocking_client = httpx.Client(**shared, timeout=timeout_s)
 
     async def ask(self, path: str, body: Callable[[], Any] | None = None) -> Any:
         """The JSON that `base_url` + `path` answers: to a POST of body(), made when it is sent, or to a GET without it.
@@ -64,16 +66,16 @@ class Endpoint:
             except _Passing as error:
                 raise EngineError(f"{error} Tries: {self._retries + 1}.") from error
 
-    def post_and_wait(self, path: str, body: Any) -> Any:
-        """The same for one POST that blocks its thread, without retries; `path` starts at the server's root.
+    def ask_and_wait(self, path: str, body: Any = None) -> Any:
+        """The same, for once and blocking the thread; `path` starts at the server's root, where /v1 starts.
 
         Raises:
           EngineError: as `ask`.
         """
+        sent = {} if body is None else {"json": body}
         url = self._base_url.removesuffix("/v1") + path
         try:
-            answer = httpx.post(url, json=body, headers=self._headers, timeout=self._timeout_s)
-            return self._read(path, answer)
+            return self._read(path, self._blocking_client.request("POST" if sent else "GET", url, **sent))
         except httpx.TimeoutException as error:
             raise self._late(path) from error
         except httpx.RequestError as error:
@@ -130,7 +132,8 @@ class Endpoint:
 _HINTS = {
     401: "Is the key right? FrozenModel(api_key_var=...) names the variable that holds it.",
     403: "Is the key right? FrozenModel(api_key_var=...) names the variable that holds it.",
-    404: "Does the address end with the version part, such as /v1, and does the server serve this model?",
+    404: "Does the address end with the version part, such as /v1, and does the server serve this model? "
+    "Weights are loaded through endpoints that vLLM has with VLLM_SERVER_DEV_MODE=1 only.",
 }
 
 

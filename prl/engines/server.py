@@ -22,6 +22,7 @@ from prl.engines.http import Endpoint, PerLoop, together
 from prl.engines.limits import check_same_tensors, check_sampling, check_score_room, completion_room, request_seed
 from prl.errors import ConfigError, EngineError
 
+_EXTENSION = "prl.engines.vllm.Reload"
 _PLAIN = {
     "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
     "frequency_penalty": 0.0, "ignore_eos": True, "return_token_ids": True, "return_tokens_as_token_ids": True,
@@ -34,7 +35,8 @@ class ServerEngine:
 
     Frozen by default: its weights never change, its version is always 0. With `policy` it samples for
     the model that is trained: the server runs with VLLM_SERVER_DEV_MODE=1 and starts from the same
-    weights, and `weights_dir` is a folder that both can read, for new ones.
+    weights, on a CPU with `--worker-extension-cls prl.engines.vllm.Reload`, and `weights_dir` is a folder
+    that both can read, for new ones.
 
     Log-probabilities must be of the distribution that was sampled: the server needs `--logprobs-mode
     processed_logprobs`, which the first request checks, and `--max-logprobs` of at least
@@ -65,6 +67,7 @@ class ServerEngine:
         self._processed = False
         self._shapes: dict[str, torch.Size] | None = None
         self._folder: Path | None = None
+        self._reload: str | None = None
         self.version, self._salt = 0, _salt(0) if policy else "prl-frozen"
 
     @classmethod
@@ -116,14 +119,35 @@ class ServerEngine:
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         check_same_tensors("ServerEngine", tensors, self._shapes or shapes)
         salt = _salt(version)
+        self._reload = self._reload or self._reload_method()
         folder = _written(tensors, self._weights_dir / salt)
-        rpc = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-        self._endpoint.post_and_wait("/collective_rpc", rpc)
-        self._endpoint.post_and_wait("/reset_prefix_cache", {})
+        rpc = {"method": self._reload, "kwargs": {"weights_path": str(folder)}}
+        self._endpoint.ask_and_wait("/collective_rpc", rpc)
+        self._endpoint.ask_and_wait("/reset_prefix_cache", {})
         self.version, self._salt, self._shapes = version, salt, shapes
         if self._folder is not None:
             shutil.rmtree(self._folder)
         self._folder = folder
+
+    def _reload_method(self) -> str:
+        """What the server calls to read weights."""
+        path = "/server_info?config_format=json"
+        info = self._endpoint.ask_and_wait(path)
+        try:
+            config = info["vllm_config"]
+            device, extension = config["device_config"]["device"], config["parallel_config"]["worker_extension_cls"]
+        except (TypeError, KeyError) as error:
+            what = f"answered {self._endpoint.shown(info)}; need vllm_config, as vLLM 0.32 sends it."
+            raise self._endpoint.fault(path, what) from error
+        if extension == _EXTENSION:
+            return "prl_reload"
+        if device == "cpu":
+            raise self._endpoint.fault(
+                path,
+                "on a CPU vLLM's own reload_weights keeps the old output head where embeddings are shared. "
+                f"Start the server with --worker-extension-cls {_EXTENSION}, in an environment that has prl.",
+            )
+        return "reload_weights"
 
     async def _complete(self, request: Request) -> Completion:
         sampling, prompt = request.sampling, request.prompt_ids.tolist()

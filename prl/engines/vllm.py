@@ -64,7 +64,7 @@ class VLLMEngine:
         for other in list(_running):
             other.close()
         settings = {"max_model_len": max_model_len, "max_logprobs": topk_logprobs + EXTRA}
-        self._llm = _start(module, tokenizer, settings, options)
+        self._llm: Any = _start(module, tokenizer, settings, options)
         _running.add(self)
         self._config = self._engine.model_config
         self._shapes = {name: p.shape for name, p in module.named_parameters()}
@@ -105,6 +105,7 @@ class VLLMEngine:
         if self._engine.has_unfinished_requests():
             raise EngineError("VLLMEngine.load_weights: requests are running. Await or cancel them first.")
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(given.items())})
+        self._engine.apply_model(_renew_heads)
         if not self._engine.reset_prefix_cache():
             raise EngineError("VLLMEngine.load_weights: vLLM kept prompts of the old weights. Make a new engine.")
         self.version = version
@@ -148,34 +149,19 @@ class VLLMEngine:
 
     async def _run(self, prompts: Sequence[list[int]], params: Sequence[Any]) -> list[Any]:
         """vLLM's outputs in order. Calls may overlap: whoever steps the engine steps it for all of them."""
-        ids = [f"{next(self._numbers)}" for _ in prompts]
+        engine, ids = self._engine, [f"{next(self._numbers)}" for _ in prompts]
+        wanted = set(ids)
         try:
             for number, prompt, param in zip(ids, prompts, params, strict=True):
-                self._add(number, prompt, param)
-            while not self._finished.keys() >= set(ids):
-                self._step()
+                _add(engine, number, prompt, param)
+            while not self._finished.keys() >= wanted:
+                self._finished |= {output.request_id: output for output in _step(engine)}
                 await asyncio.sleep(0)
             return [self._finished[number] for number in ids]
         finally:
-            self._engine.abort_request([number for number in ids if number not in self._finished])
+            engine.abort_request([number for number in ids if number not in self._finished])
             for number in ids:
                 self._finished.pop(number, None)
-
-    def _add(self, number: str, prompt: list[int], params: Any) -> None:
-        try:
-            self._engine.add_request(number, {"prompt_token_ids": prompt}, params)
-        except ValueError as error:
-            raise EngineError(f"VLLMEngine: vLLM does not take the request: {error}") from error
-
-    def _step(self) -> None:
-        if not self._engine.has_unfinished_requests():
-            raise EngineError("VLLMEngine: vLLM lost a request. Make a new engine.")
-        try:
-            with torch.compiler.set_stance("force_eager") if self._config.enforce_eager else contextlib.nullcontext():
-                outputs = self._engine.step()
-        except Exception as error:
-            raise EngineError(f"VLLMEngine: vLLM failed: {error}. Make a new engine.") from error
-        self._finished |= {output.request_id: output for output in outputs}
 
     def _completion(self, sampling: Sampling, output: Any) -> Completion:
         ids, flat = np.array(output.token_ids, np.int32), output.logprobs
@@ -187,6 +173,44 @@ class VLLMEngine:
         head = captured_head(candidates[:, 1:], logprobs[:, 1:], topk) if topk else None
         sampled = checked_logprobs("VLLMEngine", logprobs[:, 0], sampling.temperature)
         return Completion(ids, sampled, head, output.finish_reason, self.version)
+
+
+def _add(engine: Any, number: str, prompt: list[int], params: Any) -> None:
+    try:
+        engine.add_request(number, {"prompt_token_ids": prompt}, params)
+    except Exception as error:
+        raise EngineError(f"VLLMEngine: vLLM does not take the request: {error}") from error
+
+
+def _step(engine: Any) -> list[Any]:
+    """Outputs of the requests that this step finished."""
+    if not engine.has_unfinished_requests():
+        raise EngineError("VLLMEngine: vLLM lost a request. Make a new engine.")
+    try:
+        with (
+            torch.compiler.set_stance("force_eager") if engine.model_config.enforce_eager else contextlib.nullcontext()
+        ):
+            return engine.step()
+    except Exception as error:
+        raise EngineError(f"VLLMEngine: vLLM failed: {error}. Make a new engine.") from error
+
+
+class Reload:
+    """Gives a server that runs with `--worker-extension-cls prl.engines.vllm.Reload` whole updates on a CPU."""
+
+    def prl_reload(self: Any, weights_path: str) -> None:
+        """vLLM's reload_weights, and the heads."""
+        self.reload_weights(weights_path=weights_path)
+        self.apply_model(_renew_heads)
+
+
+def _renew_heads(model: nn.Module) -> None:
+    """On a CPU vLLM multiplies by a packed copy of the head, which its reload forgets where embeddings are shared."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
+
+    for layer in model.modules():
+        if isinstance(layer, ParallelLMHead) and isinstance(layer.quant_method, UnquantizedEmbeddingMethod):
+            layer.quant_method.process_weights_after_loading(layer)
 
 
 def _prefill_logprobs(output: Any) -> np.ndarray:

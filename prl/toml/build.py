@@ -10,7 +10,6 @@ from typing import Any
 from prl import models
 from prl.algorithms import Echo, UserFunction
 from prl.config import FrozenModel
-from prl.config.base import Frozen
 from prl.envs import ReasoningGym
 from prl.envs.base import Env
 from prl.errors import ConfigError
@@ -18,7 +17,7 @@ from prl.policy import Policy
 from prl.renderers import create
 from prl.runner import Runner, Source
 from prl.toml.schema import CustomLoss, RendererTable, RunConfig
-from prl.toml.sources import ROLES, EnvTable, SourceTable
+from prl.toml.sources import ROLES, EnvTable, SourceTable, TasksetTable
 
 MATH = (
     "basic_arithmetic", "chain_sum", "products", "gcd", "lcm", "fraction_simplification", "prime_factorization",
@@ -138,12 +137,11 @@ def _environment(where: str, table: EnvTable, name: str) -> Env:
     return env
 
 
-def _own_settings(where: str, taskset: Frozen) -> dict[str, Any]:
+def _own_settings(where: str, taskset: TasksetTable) -> dict[str, Any]:
     """The task's own settings, apart from those that have a key here."""
-    own: dict[str, Any] = taskset.config  # pyright: ignore[reportAttributeAccessIssue]
-    if both := sorted(set(own) & (set(type(taskset).model_fields) | {"name"})):
-        raise ConfigError(f"{where}.{both[0]}: has a key of its own, taskset.{both[0]}.")
-    return own
+    if odd := sorted(set(taskset.config) & {*TasksetTable.model_fields, "name"}):
+        raise ConfigError(f"{where}.{odd[0]}: no setting of a task; size, seed, test_share and exact stand in taskset.")
+    return taskset.config
 
 
 def _reasoning_gym() -> Any:

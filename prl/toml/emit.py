@@ -26,34 +26,23 @@ def to_toml(config: RunConfig) -> str:
     return text
 
 
-def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
-    """Lines of a table: its values, then its tables under headers, then its lists of tables."""
-    plain = {k: v for k, v in table.items() if not isinstance(v, Mapping) and not _is_tables(v)}
-    if path and (plain or not table):
-        yield f"\n[{_dotted(path)}]"
-    yield from _values(plain)
-    for key, value in table.items():
+def _table(path: tuple[str, ...], table: Mapping[str, Any], header: str = "[{}]") -> Iterator[str]:
+    """Lines of a table: its own values first, then the tables in it under headers of their own."""
+    inner = {k: v for k, v in table.items() if isinstance(v, Mapping) or _is_tables(v)}
+    plain = {k: v for k, v in table.items() if k not in inner}
+    if path and (plain or not inner or header != "[{}]"):
+        yield "\n" + header.format(".".join(map(_key, path)))
+    yield from (f"{_key(k)} = {_value(v)}" for k, v in plain.items())
+    for key, value in inner.items():
         if isinstance(value, Mapping):
             yield from _table((*path, key), value)
-    for key, value in table.items():
-        for entry in value if _is_tables(value) else ():
-            yield f"\n[[{_dotted((*path, key))}]]"
-            rest = {k: v for k, v in entry.items() if isinstance(v, Mapping)}
-            yield from _values({k: v for k, v in entry.items() if k not in rest})
-            for name, inner in rest.items():
-                yield from _table((*path, key, name), inner)
-
-
-def _values(plain: Mapping[str, Any]) -> Iterator[str]:
-    return (f"{_key(k)} = {_value(v)}" for k, v in plain.items())
+        else:
+            for entry in value:
+                yield from _table((*path, key), entry, "[[{}]]")
 
 
 def _is_tables(value: Any) -> bool:
     return isinstance(value, list | tuple) and bool(value) and all(isinstance(v, Mapping) for v in value)
-
-
-def _dotted(path: tuple[str, ...]) -> str:
-    return ".".join(map(_key, path))
 
 
 def _key(key: str) -> str:

@@ -20,6 +20,7 @@ _FAMILIES = (
     get_args(get_args(Named)[0]), (IPO, IcePop, CustomLoss), (LinearPenalty, LinearSubagentPenalty),
     (StandardTable, DifficultyPoolTable),
 )  # fmt: skip
+_SOURCE = re.compile(r"^orchestrator\.train\.source\[\d+\]\.")
 _UNKNOWN = re.compile(r"(\w+): unknown key '(.*?)'; (.*)", re.DOTALL)
 
 
@@ -60,14 +61,15 @@ def explain(error: ValidationError, data: Mapping[str, Any]) -> str:
     problems: dict[str, str] = {}
     for item in error.errors():
         path, text = _problem(dict(item), shown)
-        if text not in problems.values():
+        if problems.get(_SOURCE.sub("orchestrator.train.", path)) != text:
             problems.setdefault(path, text)
     (path, text), *others = problems.items()
     more = f" Also wrong: {', '.join(where for where, _ in others)}." if others else ""
     return f"{path}: {text}{more}"
 
 
-def _inherited(data: Any) -> Any:
+def _inherited(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The file with its sources complete, as the errors see them."""
     orchestrator = data.get("orchestrator")
     if not isinstance(orchestrator, Mapping) or "train" not in orchestrator:
         return data

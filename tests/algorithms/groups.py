@@ -1,7 +1,5 @@
 """Groups built by hand, for every algorithm's tests."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from prl.trajectories import interleave
@@ -10,21 +8,14 @@ from prl.types import ROLES, Episode, Group, Step, Task, Trace
 USER, TOOL = ROLES.index("user"), ROLES.index("tool")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class EdgedTrace(Trace):
-    """A trace whose harness declared which call led to which."""
-
-    edges: tuple = ()
-
-
 def trace(name, reward, completion, *, agent="agent", **settings):
     """One call: two prompt tokens, then the completion."""
     step = Step(np.array([1, 2]), np.array(completion), np.full(len(completion), -1.0, np.float32))
     return of_steps(name, reward, [step], agent=agent, **settings)
 
 
-def of_steps(name, reward, steps, *, agent="agent", cls=Trace, **settings):
-    return cls(name, agent, tuple(steps), tuple(interleave(steps, id=name)), reward, **settings)
+def of_steps(name, reward, steps, *, agent="agent", **settings):
+    return Trace(name, agent, tuple(steps), tuple(interleave(steps, id=name)), reward, **settings)
 
 
 def tool_trace(name, reward):

@@ -7,7 +7,7 @@ from prl.algorithms import GRPO, as_algorithm
 from prl.algorithms.parts import LinearPenalty, LinearSubagentPenalty
 from prl.errors import ConfigError
 from prl.types import Step
-from tests.algorithms.groups import EdgedTrace, f32, group, of_steps, streams, trace, untouched
+from tests.algorithms.groups import f32, group, of_steps, streams, trace, untouched
 
 
 def test_reward_minus_mean_on_sampled_tokens():
@@ -73,7 +73,7 @@ def subagent_group():
     edges = ((0, 1, "subagent_call"), (1, 2, "return"), (0, 2, "continuation"))
     return group(
         of_steps("plain", 1.0, [first, last]),
-        of_steps("helped", 1.0, [first, child, last], cls=EdgedTrace, edges=edges),
+        of_steps("helped", 1.0, [first, child, last], edges=edges),
         of_steps("undeclared", 0.0, [first, child, last]),
     )
 

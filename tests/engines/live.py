@@ -76,7 +76,8 @@ def _start(root: Path) -> str:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = f"--port {port} --served-model-name {NAME} --dtype float32 --kv-cache-memory-bytes {2**26} "
-    settings += f"--max-num-seqs 32 --logprobs-mode processed_logprobs --max-logprobs {MAX_LOGPROBS} --enforce-eager"
+    settings += f"--max-num-seqs 32 --logprobs-mode processed_logprobs --max-logprobs {MAX_LOGPROBS} --enforce-eager "
+    settings += "--worker-extension-cls prl.engines.vllm.Reload"
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(root / "model")]
     watched = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
     environment = {

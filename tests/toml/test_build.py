@@ -136,6 +136,10 @@ REFUSED = {
         source("gcd", "env.solver.harness.id = 'null'"),
         "env.solver: unknown role; 'gcd' has the one role 'agent'",
     ),
+    "the only role pinned": (
+        source("gcd", "env.agent.model = { name = 'big', base_url = 'http://localhost:8001/v1' }"),
+        "Source 'gcd': every role is pinned to a frozen model",
+    ),
     "settings of a mix": (source("math", "env.taskset.config.min_terms = 2"), "env.taskset.config: 'math' is a mix"),
     "a setting the task lacks": (
         source("gcd", "env.taskset.config.min_terms = 2"),
@@ -143,7 +147,7 @@ REFUSED = {
     ),
     "a setting with its own key": (
         source("gcd", "env.taskset.config.size = 2"),
-        "config.size: has a key of its own, taskset.size",
+        "config.size: no setting of a task; size, seed, .* stand in taskset",
     ),
     "a loss that is not there": (
         TINY + CHAIN + "[trainer.loss]\ntype = 'custom'\nimport_path = 'no_such_module.f'",

@@ -45,7 +45,11 @@ config = { min_word_len = 3, max_word_len = 4 }
 
 [trainer]
 max_tokens = 4096
-loss = { type = "custom", import_path = "m.f", kwargs = { a = 1e-3, "b c" = [1, { d = "é" }], e = 1979-05-27 } }
+
+[trainer.loss]
+type = "custom"
+import_path = "m.f"
+kwargs = { a = 1e-3, "b c" = [1, { d = "é\\u007f😀" }], e = 1979-05-27, f = [{ g = 1 }], h = {} }
 
 [trainer.optim]
 lr = 3e-4
@@ -88,6 +92,20 @@ def test_a_whole_run():
     assert (source.label, source.group_size) == ("spell_backward", 4)
     assert source.env.taskset.config == {"min_word_len": 3, "max_word_len": 4}
     assert load_toml(to_toml(config)) == config
+
+
+def test_the_text_is_one_that_a_person_would_write():
+    lines = to_toml(load_toml(KUHN)).splitlines()
+    start = lines.index("[[orchestrator.train.source]]")
+    assert lines[start + 1 : start + 8] == [
+        'name = "kuhn-poker"',
+        "group_size = 8",
+        "",
+        "[orchestrator.train.source.env.taskset]",
+        'id = "kuhn-poker"',
+        "size = 10000",
+        "seed = 0",
+    ]
 
 
 def test_nothing_is_the_defaults():

@@ -214,6 +214,12 @@ def test_others_are_named():
         load_toml("max_steps = 0\n[trainer.optim]\nlr = -1\n[inference]\nengine = 'tpu'")
 
 
+def test_two_of_one_kind_are_both_named():
+    text = "[orchestrator.train.algo]\ntype = 'hierarchical_grpo'\n[trainer.loss]\ntype = 'custom'"
+    with pytest.raises(ConfigError, match=r"episode_agents: is required\. Also wrong: trainer.loss.import_path\.$"):
+        load_toml(text)
+
+
 def test_files(tmp_path):
     with pytest.raises(ConfigError, match="nowhere.toml: cannot be read: .*No such file"):
         load_toml("nowhere.toml")

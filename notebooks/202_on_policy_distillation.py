@@ -1,0 +1,180 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 202 On-policy distillation
+# The student writes, the teacher says how likely it finds each token, and the difference
+# is the training signal: no reward, a signal on every token. You will look at that signal,
+# check the loss by hand, and watch a student catch up.
+#
+# Needs: CPU, no downloads, `prl[envs,notebook]`. Runs in about a minute.
+
+# %%
+import copy
+import warnings
+
+import torch
+
+import prl
+
+prl.check_types()
+
+# %%
+from prl import AdamW, Runner, Sampling, models, viz
+from prl.algorithms import OPD
+from prl.config import FrozenModel
+from prl.engines import TorchEngine
+from prl.envs import ReasoningGym
+from prl.types import supervised
+
+torch.set_num_threads(2)
+
+# %% [markdown]
+# ## 1. A teacher and a student
+# One small model goes to school on the answers of `spell_backward`. The student is a copy
+# that left early, the teacher stayed.
+
+# %%
+env = ReasoningGym("spell_backward", size=5_000, min_word_len=3, max_word_len=3)
+train = env.tasks("train")
+
+
+def answer_sample(policy, task):
+    prompt = policy.renderer.render_ids([{"role": "user", "content": task.prompt}], add_generation_prompt=True)
+    answer = policy.tokenizer.encode(task.answer) + policy.renderer.get_stop_token_ids()
+    return supervised(prompt, answer, id=task.key)
+
+
+# %%
+teacher = models.tiny(layers=2, seed=0)
+school = Runner(teacher, env, optimizer=AdamW(lr=3e-3, betas=(0.9, 0.95)))
+for lesson in range(320):
+    words = [train[(32 * lesson + i) % len(train)] for i in range(32)]
+    report = school.update(school.pack([answer_sample(teacher, task) for task in words]))
+    if lesson == 100:
+        student = models.tiny(layers=2, seed=0)
+        student.module.load_state_dict(copy.deepcopy(teacher.module.state_dict()))
+print(f"cross-entropy of the answers at the end of school: {report.loss:.3f} nats per byte")
+
+# %%
+sampling = Sampling(max_tokens=6)
+exam = Runner(teacher, env, sampling=sampling)
+teacher_accuracy = exam.evaluate("test", 64, k=4)["exact"].mean()
+print(f"the teacher spells {teacher_accuracy:.0%} of held-out words")
+
+# %% [markdown]
+# ## 2. An algorithm is a plain object
+# It names its loss component, its references (asked once for every sample) and how streams
+# land on a group. The teacher here is an engine in this process.
+
+# %%
+scorer = TorchEngine(teacher.module)
+
+
+async def teacher_logprobs(sample, models):
+    (logprobs,) = await scorer.score([sample.token_ids])
+    return logprobs
+
+
+class Distil:
+    component = "ref_kl"
+    references = {"ref_logprobs": teacher_logprobs}
+
+    def init_state(self):
+        return {}
+
+    def score_group(self, group, state):
+        return group.assign(ref_kl_weights=torch.ones(len(group.traces))), state
+
+
+# %% [markdown]
+# A large teacher sits on a vLLM server instead; the config that says so is prl's own, with
+# the same references and streams. `recipes/opd.py` runs it over HTTP.
+
+# %%
+remote = OPD(teacher=FrozenModel(name="teacher", base_url="http://localhost:8001/v1"))
+assert remote.component == Distil.component and remote.references.keys() == Distil.references.keys()
+
+# %% [markdown]
+# ## 3. What the teacher says
+# Predict before you run: on which tokens of a wrong answer is the teacher most surprised?
+
+# %%
+runner = Runner(student, env, algorithm=Distil(), group_size=4, batch_size=128, sampling=sampling,
+                optimizer=AdamW(lr=1e-3))  # fmt: skip
+groups = runner.score(runner.rollout())
+text = viz.token_text(student.tokenizer)
+group = next(g for g in groups if 0 < g.rewards.mean() < 1)
+viz.token_html(group, text)
+
+# %% [markdown]
+# Choose `ref_logprobs` above the text. Here is the same as numbers: for each rollout the
+# sum of log teacher - log student over its own tokens.
+
+# %%
+for trace, sample in zip(group.traces, group.samples, strict=True):
+    gap = (sample.ref_logprobs - sample.inference_logprobs)[sample.loss_mask]
+    print(f"reward {trace.reward:.2f}  {trace.messages[-1]['content']!r:10} {gap.sum():8.2f} nats")
+
+# %% [markdown]
+# No advantages, no rl weights: each sampled token is a member of `ref_kl`.
+
+# %%
+assert all(s.advantages is None and (s.ref_kl_weights == s.loss_mask).all() for g in groups for s in g.samples)
+
+# %% [markdown]
+# ## 4. The loss, by hand
+# The signal log teacher - log student stands where the advantage stands in a policy
+# gradient: loss = -signal x ratio, and the ratio is 1 on the policy that sampled.
+
+# %%
+batch = runner.pack(groups)
+loss = runner.losses(batch)["ipo"]["ref_kl"]
+rows = batch.rows[0]
+members = rows.ref_kl_weights != 0
+by_hand = -(rows.ref_logprobs - rows.inference_logprobs)[members]
+torch.testing.assert_close(
+    loss.per_token[: len(rows.token_ids), : members.shape[1]][members], by_hand, atol=1e-3, rtol=0
+)
+print(f"mean loss {by_hand.mean():.3f}: an estimate of the reverse KL, in nats per token")
+
+# %% [markdown]
+# ## 5. Catch up
+
+# %%
+before = runner.evaluate("test", 64, k=4)["exact"].mean()
+
+# %%
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # a notebook without widgets gets a plain progress bar
+    reports = runner.fit(40)
+
+# %%
+viz.history(runner.history)
+
+# %%
+after = runner.evaluate("test", 64, k=4)["exact"].mean()
+kl = [r.terms["ref_kl"] for r in runner.history]
+print(f"student {before:.0%} -> {after:.0%}, teacher {teacher_accuracy:.0%}")
+print(f"reverse KL {sum(kl[:5]) / 5:.2f} -> {sum(kl[-5:]) / 5:.2f} nats per token")
+assert after > before and sum(kl[-5:]) < sum(kl[:5])
+
+# %% [markdown]
+# ## Try this
+# - Swap teacher and student. What does the student unlearn, and how fast?
+# - Give the wrong answers of section 3 to `prl.losses.ref_kl` with `max_drop=0.01`.
+#   Which tokens are dropped after some updates on one batch, and why none here?
+#
+# Next: 203 looks at the log-probabilities themselves, and at samplers that are not the trainer.
