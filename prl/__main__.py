@@ -28,12 +28,14 @@ def run(file: Path) -> None:
     Raises:
       ConfigError: the file, or an output_dir that holds a run already.
     """
-    from prl.toml import build, load_toml, to_toml
+    from prl.toml import load_toml, to_toml
 
     config = load_toml(file)
     out = Path(config.output_dir)
     if (out / "history.jsonl").exists():
         raise ConfigError(f"output_dir: {str(out)!r} holds a run already (history.jsonl). Name another, or move it.")
+    from prl.toml.build import build  # after the file is known to be right: it takes seconds to load
+
     runner = build(config)
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.toml").write_text(to_toml(config), encoding="utf8")

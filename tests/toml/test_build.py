@@ -11,8 +11,8 @@ from prl.curricula import DifficultyPoolSampler
 from prl.engines.server import ServerEngine
 from prl.errors import ConfigError
 from prl.renderers import ChatML
-from prl.toml import build, load_toml
-from prl.toml.build import MATH
+from prl.toml import load_toml
+from prl.toml.build import MATH, build
 from tests.toml.blocks import CURRICULUM, ECHO_FILTER, ECHO_ROLES
 from tests.toml.own import Mine, ppo_clip_loss
 
@@ -68,7 +68,9 @@ def test_every_setting_arrives(tmp_path):
 
 
 def test_curriculum():
-    [stream] = built(TINY + CHAIN + CURRICULUM)._streams
+    run = built(TINY + CHAIN + CURRICULUM)
+    [stream] = run._streams
+    assert run.overlap is True  # a file's default, unlike the Runner's
     assert isinstance(stream.curriculum.sampler, DifficultyPoolSampler)
     assert list(stream.curriculum.sampler.pools) == ["hard", "normal", "easy"]
     assert repr(stream.curriculum.gates["low_signal"]) == "AdvRangeGate(-0.05, 0.05)"
