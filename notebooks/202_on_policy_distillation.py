@@ -40,7 +40,6 @@ from prl.engines import TorchEngine
 from prl.types import Task, supervised
 
 torch.set_num_threads(2)
-LESSONS, LEAVES = 220, 145
 
 # %% [markdown]
 # ## 1. A task in the cell
@@ -83,11 +82,13 @@ def answer_sample(policy, task):
 # %%
 teacher, student = (models.tiny(hidden=64, layers=2, seed=0) for _ in range(2))
 school = Runner(teacher, env, optimizer=AdamW(lr=4e-3, betas=(0.9, 0.95)))
-for lesson in range(LESSONS):
-    report = school.update(school.pack([answer_sample(teacher, t) for t in train[32 * lesson : 32 * lesson + 32]]))
-    if lesson == LEAVES:
+lesson, loss = 0, 9.0
+while loss > 0.01:
+    loss = school.update(school.pack([answer_sample(teacher, t) for t in train[lesson : lesson + 32]])).loss
+    lesson = (lesson + 32) % (len(train) - 32)
+    if loss > 0.15:  # the student leaves here
         student.module.load_state_dict(teacher.module.state_dict())
-print(f"cross-entropy of the answers at the end of school: {report.loss:.3f} nats per byte")
+print(f"cross-entropy of the answers at the end of school: {loss:.3f} nats per byte")
 
 # %%
 sampling = Sampling(max_tokens=6)

@@ -40,30 +40,32 @@ from prl.engines import TorchEngine
 from prl.types import Task, supervised
 
 torch.set_num_threads(2)
+LETTERS = "abcdefghijklmnopqrstuvwxy"
 
 # %% [markdown]
 # ## 1. Three environments
-# The same task with one, two and three letters: say the next letter of each.
+# One task, cut in three by the first letter: say the letter after each of three, cat -> dbu.
 
 
 # %%
 class NextLetters:
     agents = ("agent",)
 
-    def __init__(self, letters):
-        self.name, self.letters = f"next-{letters}", letters
+    def __init__(self, first):
+        self.name, self.first = f"{first[0]} to {first[-1]}", first
 
     def tasks(self, split):
-        words = ["".join(w) for w in itertools.product("abcdefghijklmnopqrstuvwxy", repeat=self.letters)]
+        words = ["".join(w) for w in itertools.product(self.first, LETTERS, LETTERS)]
+        words = [w for i, w in enumerate(words) if (7 * i % 5 == 0) == (split == "test")]
         random.Random(0).shuffle(words)
-        return [Task(w, w, answer="".join(chr(ord(c) + 1) for c in w)) for w in words[:2000]]
+        return [Task(w, w, answer="".join(chr(ord(c) + 1) for c in w)) for w in words]
 
     async def play(self, task, agents, rng):
         reply = await agents["agent"].respond(task.prompt)
         return float(reply.content == task.answer)
 
 
-one, two, three = (NextLetters(n) for n in (1, 2, 3))
+one, two, three = (NextLetters(first) for first in (LETTERS[:8], LETTERS[8:17], LETTERS[17:]))
 
 # %% [markdown]
 # ## 2. A policy, and a teacher for one environment
@@ -78,10 +80,12 @@ def answer_sample(policy, task):
 
 policy, teacher = (models.tiny(hidden=64, layers=2, seed=0) for _ in range(2))
 school = Runner(teacher, [one, two, three], optimizer=AdamW(lr=4e-3, betas=(0.9, 0.95)))
-words = school.tasks()
-for lesson in range(200):
-    school.update(school.pack([answer_sample(teacher, t) for t in random.Random(lesson).choices(words, k=32)]))
-    if lesson == 130:
+words, lesson, loss = school.tasks(), 0, 9.0
+random.Random(0).shuffle(words)
+while loss > 0.01:
+    loss = school.update(school.pack([answer_sample(teacher, t) for t in words[lesson : lesson + 32]])).loss
+    lesson = (lesson + 32) % (len(words) - 32)
+    if loss > 0.15:  # the policy leaves here
         policy.module.load_state_dict(teacher.module.state_dict())
 
 # %% [markdown]
@@ -110,31 +114,31 @@ class Distil:
 # %%
 runner = Runner(
     policy, [Source(one), Source(two, MaxRL()), Source(three, Distil(), group_size=4)], algorithm=GRPO(),
-    group_size=8, batch_size=60, constant_trainer_batch_size=False, sampling=Sampling(max_tokens=6),
-    optimizer=AdamW(lr=2e-3, betas=(0.9, 0.95)),
+    group_size=8, batch_size=120, constant_trainer_batch_size=False, sampling=Sampling(max_tokens=6),
+    optimizer=AdamW(lr=1e-3),
 )  # fmt: skip
 groups = runner.score(runner.rollout())
 frames.groups(groups)
 
 # %% [markdown]
 # ## 4. Who belongs where
-# Predict: which of the three weight streams does a token of `next-3` carry?
+# Predict: which of the three weight streams does a token of `r to y` carry?
 
 # %%
 batch = runner.pack(groups)
-for name in ("next-1", "next-2", "next-3"):
+for name in (one.name, two.name, three.name):
     samples = [s for s in batch.samples if s.id.startswith(name)]
     counts = {c: int(sum(s.members(c).sum() for s in samples)) for c in ("rl", "ce", "ref_kl")}
     print(f"{name}: {len(samples)} samples, member tokens {counts}")
 print({name: count.item() for name, count in batch.counts.items()})
 
 # %%
-assert batch.counts["rl"] == sum(s.members("rl").sum() for s in batch.samples if not s.id.startswith("next-3"))
-assert batch.counts["ref_kl"] == sum(s.loss_mask.sum() for s in batch.samples if s.id.startswith("next-3"))
+assert batch.counts["rl"] == sum(s.members("rl").sum() for s in batch.samples if not s.id.startswith(three.name))
+assert batch.counts["ref_kl"] == sum(s.loss_mask.sum() for s in batch.samples if s.id.startswith(three.name))
 
 # %%
 text = viz.token_text(policy.tokenizer)
-viz.token_html(next(g for g in groups if g.env == "next-3"), text)
+viz.token_html(next(g for g in groups if g.env == three.name), text)
 
 # %% [markdown]
 # ## 5. Nobody softens anybody
@@ -158,20 +162,20 @@ torch.testing.assert_close(rl_sum(alone), rl_sum(batch), rtol=1e-5, atol=1e-7)
 # ## 6. Train
 
 # %%
-before = runner.evaluate("test", 25).group_by("env").agg(exact=pl.col("exact").mean()).sort("env")
+before = runner.evaluate("test", 100).group_by("env").agg(exact=pl.col("exact").mean()).sort("env")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # a notebook without widgets gets a plain progress bar
-    runner.fit(20)
+    runner.fit(30)
 
 # %%
 viz.history(runner.history)
 
 # %%
-after = runner.evaluate("test", 25).group_by("env").agg(exact=pl.col("exact").mean()).sort("env")
+after = runner.evaluate("test", 100).group_by("env").agg(exact=pl.col("exact").mean()).sort("env")
 print(before.join(after, on="env", suffix=" after"))
 assert after["exact"].mean() > before["exact"].mean()
 
 # %% [markdown]
 # ## Try this
-# - Give `next-1` `GRPO(loss_aggregation="prompt")` and leave MaxRL as it is. Read the error.
+# - Give `a to h` `GRPO(loss_aggregation="prompt")` and leave MaxRL as it is. Read the error.
 # - Write the same run as a file for `python -m prl run`.
