@@ -41,6 +41,7 @@ class Endpoint:
             raise ConfigError(f"{who}: got base_url={base_url!r}; need an address such as 'http://localhost:8000/v1'.")
         if not timeout_s > 0:
             raise ConfigError(f"{who}: got timeout_s={timeout_s!r}; need seconds above 0.")
+        base_url = base_url.rstrip("/")
         self._base_url, self._api_key, self._timeout_s, self._retries = base_url, api_key, timeout_s, retries
         self.where = f"{who} {re.sub('//[^/@]*@', '//', base_url)}"  # without user and password
         self._slots = PerLoop(lambda: asyncio.Semaphore(concurrency))

@@ -102,8 +102,12 @@ class VLLMEngine:
         check_same_tensors("VLLMEngine", given, self._shapes)
         if self._engine.has_unfinished_requests():
             raise EngineError("VLLMEngine.load_weights: requests are running. Await or cancel them first.")
-        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(given.items())})
-        self._engine.apply_model(_renew_heads)
+        try:
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(given.items())})
+            self._engine.apply_model(_renew_heads)
+        except Exception as error:
+            text = f"VLLMEngine.load_weights: vLLM failed and may hold either weights: {error}. Make a new engine."
+            raise EngineError(text) from error
         if not self._engine.reset_prefix_cache():
             raise EngineError("VLLMEngine.load_weights: vLLM kept prompts of the old weights. Make a new engine.")
         self.version = version

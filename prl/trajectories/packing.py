@@ -1,7 +1,7 @@
 """Samples to padded rows: prompts shared, rows sorted by length, micro-batches cut by size."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -158,7 +158,7 @@ def _split(rows: list[_Row], max_tokens: int) -> list[list[_Row]]:
 
 def _rows(samples: Sequence[TrainingSample], rows: list[_Row]) -> Rows:
     shape = (len(rows), rows[0].length)
-    cells = {name: np.zeros(shape, np.int64) for name in ("token_ids", "positions", "source", "token")}
+    cells: dict[str, Any] = {name: np.zeros(shape, np.int64) for name in ("token_ids", "positions", "source", "token")}
     cells |= {name: np.full(shape, -1, np.int64) for name in ("segment", "parent", "sample")}
     floats = ("inference_logprobs", "advantages", "ref_logprobs", "rl_weights", "ce_weights", "ref_kl_weights")
     cells |= {name: np.zeros(shape, np.float32) for name in floats}

@@ -54,6 +54,8 @@ def serving(answer: Callable[[str, dict], Reply]) -> Iterator[Stub]:
     stub = Stub(answer)
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # a client may keep its connection
+
         def log_message(self, *_: Any) -> None: ...
 
         def do_GET(self) -> None:

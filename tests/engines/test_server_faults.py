@@ -40,7 +40,7 @@ def generate(stub, *requests, **settings):
 
 def test_a_good_answer():
     with serving(lambda path, body: completion(body)) as stub:
-        engine = ServerEngine(stub.url, NAME)
+        engine = ServerEngine(stub.url + "/", NAME)
         assert isinstance(engine, Engine) and not engine.lockstep
         (done,) = asyncio.run(engine.generate([request(topk_logprobs=2)]))
     assert done.token_ids.tolist() == [5, 5, 5] and done.logprobs.tolist() == [-1.0] * 3
@@ -270,14 +270,23 @@ def test_it_works_on_one_event_loop_after_another():
 
 
 def test_the_first_failure_ends_the_other_requests():
-    with serving(lambda path, body: (400, "no") if body["prompt"] == [9] else 5.0) as stub:
+    failed, waited_out = threading.Event(), []
 
-        async def alone():
-            with pytest.raises(EngineError, match="status 400"):
-                await ServerEngine(stub.url, NAME).generate([request(), request((9,)), request()])
-            return len(asyncio.all_tasks())
+    def answer(path, body):
+        if body["prompt"] == [9]:
+            return (400, "no")
+        waited_out.extend([] if failed.wait(10) else [body])
+        return completion(body)
 
-        assert asyncio.run(alone()) == 1
+    async def alone(url):
+        with pytest.raises(EngineError, match="status 400"):
+            await ServerEngine(url, NAME).generate([request(), request((9,)), request()])
+        failed.set()
+        return len(asyncio.all_tasks())
+
+    with serving(answer) as stub:
+        assert asyncio.run(alone(stub.url)) == 1
+    assert waited_out == []
 
 
 def test_a_loop_without_work_still_looks_idle():
