@@ -10,7 +10,8 @@ from prl.config import IPO, IcePop, RlLoss
 
 def test_the_defaults_are_those_of_the_algorithms_page():
     assert IPO().model_dump() == {"type": "ipo", "eps": 0.3, "adv_tau": 1.0}
-    assert IcePop().model_dump() == {"type": "icepop", "ratio_low": 0.2, "ratio_high": 5.0, "adv_tau": 1.0}
+    centring = {"score_centering": False, "score_centering_topk": 128}
+    assert IcePop().model_dump() == {"type": "icepop", "ratio_low": 0.2, "ratio_high": 5.0, "adv_tau": 1.0} | centring
 
 
 @pytest.mark.parametrize("low", [2.0, 0.0, -0.1])
