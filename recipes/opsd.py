@@ -43,7 +43,7 @@ def hinted_sample(policy: Policy, task: Task) -> TrainingSample:
 
 
 def warm_start(seed: int, max_steps: int) -> Policy:
-    """Cross-entropy on answers with and without the demonstration, until more than a quarter of the plain words are right."""
+    """Cross-entropy on answers with and without the demonstration, until a quarter of the plain words are right."""
     policy = models.tiny(layers=2, seed=seed)
     run = Runner(policy, environment(), optimizer=AdamW(lr=WARM_RATE, betas=(0.9, 0.95)),
                  sampling=Sampling(max_tokens=MAX_TOKENS), seed=seed)  # fmt: skip
