@@ -33,7 +33,7 @@ from prl import AdamW, Runner, Sampling, frames, losses, models, viz
 from prl.envs import ReasoningGym
 from prl.types import TokenLoss, supervised
 
-torch.set_num_threads(2)
+torch.set_num_threads(min(2, torch.get_num_threads()))  # a small model gains nothing from more
 
 # %% [markdown]
 # ## 1. Tasks

@@ -5,8 +5,6 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
-#       format_version: '1.3'
-#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -39,7 +37,7 @@ from prl.config import FrozenModel
 from prl.engines import TorchEngine
 from prl.types import Task, supervised
 
-torch.set_num_threads(2)
+torch.set_num_threads(min(2, torch.get_num_threads()))  # a small model gains nothing from more
 
 # %% [markdown]
 # ## 1. A task in the cell
