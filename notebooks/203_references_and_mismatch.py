@@ -137,10 +137,11 @@ for name, (runner, _, batch) in runs.items():
 # %% [markdown]
 # ## 5. Score centering
 # With `IcePop(score_centering=True)` the Runner asks the engine for the likeliest tokens of
-# each distribution. The loss then knows what the rejected tokens would have done.
+# each distribution. The loss then knows what the rejected tokens would have done; the band
+# here is narrow, so that some are rejected.
 
 # %%
-centred = IcePop(score_centering=True, score_centering_topk=16)
+centred = IcePop(ratio_low=0.9, ratio_high=1.1, score_centering=True, score_centering_topk=16)
 runner, groups, batch = rollouts(MismatchedEngine(policy.module, bits=4), centred)
 sample = batch.samples[0]
 token = int(sample.loss_mask.argmax())
@@ -153,7 +154,7 @@ members = log_ratios(runner, batch)[1]
 metrics = runner.losses(batch)["icepop"]["rl"].metrics
 mass, moved = (metrics[f"score_centering/{name}"][members] for name in ("head_mass", "logit_correction_l1"))
 print(f"16 of 512 tokens hold {mass.mean():.1%} of the sampler's mass; the correction moves {moved.mean():.3f}")
-assert 0.5 < mass.mean() <= 1 and (moved >= 0).all()
+assert 0.5 < mass.mean() <= 1 and moved.mean() > 0
 
 # %% [markdown]
 # ## 6. A reference that is the policy itself

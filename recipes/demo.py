@@ -14,8 +14,10 @@ import platform
 import random
 import time
 import warnings
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import torch
@@ -38,10 +40,13 @@ def environment() -> ReasoningGym:
     return ReasoningGym("spell_backward", size=30_000, exact=True, min_word_len=4, max_word_len=5)
 
 
-def runner(policy: Policy, seed: int, lr: float = LEARNING_RATE) -> Runner:
+def runner(
+    policy: Policy, seed: int, lr: float = LEARNING_RATE, *, algorithm: Any = None, group_size: int = GROUP_SIZE
+) -> Runner:
+    """A Runner whose batches are whole waves: groups without signal are not replaced."""
     return Runner(
-        policy, environment(), group_size=GROUP_SIZE, batch_size=BATCH_SIZE, constant_trainer_batch_size=False,
-        optimizer=AdamW(lr=lr), sampling=Sampling(max_tokens=MAX_TOKENS), seed=seed,
+        policy, environment(), algorithm=algorithm, group_size=group_size, batch_size=BATCH_SIZE,
+        constant_trainer_batch_size=False, optimizer=AdamW(lr=lr), sampling=Sampling(max_tokens=MAX_TOKENS), seed=seed,
     )  # fmt: skip
 
 
@@ -52,15 +57,25 @@ def answer_sample(policy: Policy, task: Task) -> TrainingSample:
     return supervised(prompt, answer + policy.renderer.get_stop_token_ids(), id=task.key)
 
 
-def warm_start(seed: int, max_steps: int = WARM_STEPS, target: float = WARM_TARGET) -> Policy:
-    """Cross-entropy on answers until the share of training words spelled right, by measurement, is `target`."""
+def answer(policy: Policy, task: Task) -> list[TrainingSample]:
+    """What the warm start shows of a task."""
+    return [answer_sample(policy, task)]
+
+
+def warm_start(
+    seed: int,
+    max_steps: int = WARM_STEPS,
+    target: float = WARM_TARGET,
+    lesson: Callable[[Policy, Task], list[TrainingSample]] = answer,
+) -> Policy:
+    """Cross-entropy on each task's lesson until the share of training words spelled right, as measured, is `target`."""
     policy = models.tiny(layers=2, seed=seed)
     trainer = Runner(policy, environment(), optimizer=AdamW(lr=WARM_RATE, betas=(0.9, 0.95)),
                      sampling=Sampling(max_tokens=MAX_TOKENS), seed=seed)  # fmt: skip
-    words, rng = [answer_sample(policy, task) for task in trainer.tasks()], random.Random(seed)
+    words, rng = [lesson(policy, task) for task in trainer.tasks()], random.Random(seed)
     with tqdm(range(1, max_steps + 1), desc="warm start") as bar:
         for step in bar:
-            report = trainer.update(trainer.pack(rng.sample(words, WARM_WORDS)))
+            report = trainer.update(trainer.pack([s for samples in rng.sample(words, WARM_WORDS) for s in samples]))
             if step % WARM_EVERY == 0 and report.loss < MEASURE_BELOW:
                 accuracy = trainer.evaluate("train", HELD_OUT // 2)["exact"].mean()
                 bar.set_postfix_str(f"loss={report.loss:.2f}, accuracy={accuracy:.2f}", refresh=False)

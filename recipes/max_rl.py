@@ -8,15 +8,16 @@ groups of 16 leave fewer of those words without any success.
 """
 
 from prl.algorithms import MaxRL
-from recipes.demo import WARM_STEPS, warm_start
-from recipes.task import command_line, report, trainer
+from recipes.demo import WARM_STEPS, runner, warm_start
+from recipes.task import command_line, report
 
 STEPS, LEARNING_RATE, GROUP_SIZE, START = 120, 4e-4, 16, 0.05
 
 
 def main(max_steps: int = STEPS, seed: int = 0) -> dict[str, float]:
     policy = warm_start(seed, min(WARM_STEPS, 10 * max_steps), START)
-    return report("max_rl", trainer(policy, seed, MaxRL(), lr=LEARNING_RATE, group_size=GROUP_SIZE), max_steps)
+    run = runner(policy, seed, LEARNING_RATE, algorithm=MaxRL(), group_size=GROUP_SIZE)
+    return report("max_rl", run, max_steps)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,21 @@
-"""What the recipes share: the demo's task and model, and one line of result."""
+"""What the recipes share: a measured run on the demo's task, from a teacher or without one."""
 
 import argparse
 import time
 from collections.abc import Callable
 from typing import Any
 
-from prl import AdamW, Runner, Sampling
-from prl.policy import Policy
-from recipes.demo import HELD_OUT, MAX_TOKENS, environment
+from prl import Runner
+from prl.config import FrozenModel
+from recipes import demo
+from recipes.serving import NAME, serve
+
+TEACHER_ACCURACY, TEACHER_STEPS = 0.9, 3000
 
 
-def trainer(policy: Policy, seed: int, algorithm: Any, *, lr: float, batch_size: int = 256, **changes: Any) -> Runner:
-    """A Runner on spell_backward whose batches are whole waves: groups without signal are not replaced."""
-    return Runner(
-        policy, environment(), algorithm=algorithm, batch_size=batch_size, optimizer=AdamW(lr=lr), seed=seed,
-        constant_trainer_batch_size=False, sampling=Sampling(max_tokens=MAX_TOKENS), **changes,
-    )  # fmt: skip
-
-
-def accuracy(run: Runner, n: int = HELD_OUT) -> float:
-    """Share of exact answers on the first n held-out words, one sample each at temperature 1."""
-    return float(run.evaluate("test", n)["exact"].mean())  # type: ignore[arg-type]
+def accuracy(run: Runner) -> float:
+    """Share of exact answers on the held-out words, one sample each at temperature 1."""
+    return float(run.evaluate("test", demo.HELD_OUT)["exact"].mean())  # type: ignore[arg-type]
 
 
 def report(name: str, run: Runner, steps: int) -> dict[str, float]:
@@ -30,6 +25,18 @@ def report(name: str, run: Runner, steps: int) -> dict[str, float]:
     seconds, after = time.perf_counter() - started, accuracy(run)
     print(f"{name}: held-out accuracy {before:.3f} -> {after:.3f} in {steps} steps, {seconds:.0f} s")
     return {"before": before, "after": after, "steps": steps, "seconds": seconds}
+
+
+def distil(name: str, algorithm: Callable[[FrozenModel], Any], *, steps: int, seed: int, lr: float) -> dict[str, float]:
+    """`report` of a student beside a teacher that went to school for longer and is served by vLLM."""
+    teacher = demo.warm_start(seed + 1000, min(TEACHER_STEPS, 10 * steps), TEACHER_ACCURACY)
+    student = demo.warm_start(seed, min(demo.WARM_STEPS, 10 * steps))
+    known = accuracy(demo.runner(teacher, seed))
+    with serve(teacher) as base_url:
+        served = FrozenModel(name=NAME, base_url=base_url)
+        result = report(name, demo.runner(student, seed, lr, algorithm=algorithm(served), group_size=1), steps)
+    print(f"the teacher: {known:.3f}")
+    return {**result, "teacher": known}
 
 
 def command_line(main: Callable[..., Any], doc: str | None, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""What vLLM can and cannot do, in this process or behind HTTP."""
+"""What an engine refuses before it starts: a full context, weights of another model, what vLLM cannot do."""
 
 import numpy as np
 import torch

